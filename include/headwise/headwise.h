@@ -1,0 +1,11 @@
+// Everything headwise offers.
+#pragma once
+
+#include "headwise/attention.h"
+#include "headwise/error.h"
+#include "headwise/io.h"
+#include "headwise/multihead_attention.h"
+#include "headwise/random.h"
+#include "headwise/runtime.h"
+#include "headwise/tensor.h"
+#include "headwise/version.h"

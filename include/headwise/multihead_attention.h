@@ -1,0 +1,108 @@
+// Multi-head attention with its projections (Vaswani et al. 2017, section 3.2.2):
+//   MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O,
+//   head_i = softmax(Q W_i^Q (K W_i^K)^T / sqrt(d_head)) V W_i^V
+// with the options, parameter names and shapes of torch.nn.MultiheadAttention.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "headwise/attention.h"
+#include "headwise/export.h"
+#include "headwise/random.h"
+#include "headwise/tensor.h"
+
+namespace headwise {
+
+struct MultiheadAttentionOptions {
+  std::size_t embed_dim = 0;  // d_model; has to be divisible by num_heads unless head_dim is given
+  std::size_t num_heads = 0;
+  double dropout = 0.0;        // on the weights, in training only
+  bool bias = true;            // in_proj_bias and out_proj.bias
+  bool add_bias_kv = false;    // one learned key and value after the projected ones, always visible
+  bool add_zero_attn = false;  // one key and value of zeros at the very end, always visible
+  std::optional<std::size_t> kdim;  // width of key, default embed_dim
+  std::optional<std::size_t> vdim;  // width of value, default embed_dim
+  bool batch_first = false;         // false: (T, B, embed_dim); true: (B, T, embed_dim)
+  DType dtype = DType::f32;         // of parameters, inputs and outputs: f32, f64, bf16 or f16
+  // Beyond torch's:
+  std::optional<std::size_t> num_kv_heads;  // divides num_heads; default num_heads
+  std::optional<std::size_t> head_dim;      // default embed_dim / num_heads
+  // How the projections are named and stored. torch: in_proj_weight (or q_proj_weight,
+  // k_proj_weight, v_proj_weight) and out_proj.weight; fused: the bias-free module's
+  // qkv_proj.weight and out_proj.weight, whose rows are q, k, v.
+  enum class Names : std::uint8_t { torch, fused } names = Names::torch;
+};
+
+struct ForwardOptions {
+  // torch's meaning is Mask::ignore, or Mask::bias for a floating mask.
+  std::optional<Mask> key_padding_mask;  // (B, T_k), or (T_k) for unbatched input
+  std::optional<Mask>
+      attn_mask;  // (T_q, T_k), (B * num_heads, T_q, T_k), or (B, 1 or num_heads, T_q, T_k)
+  bool need_weights = true;
+  bool average_attn_weights = true;
+  // Without attn_mask: causal, top-left. With one: a hint, and the mask is what counts.
+  bool is_causal = false;
+  bool strict = false;             // a hint that contradicts attn_mask is an error
+  std::uint64_t dropout_seed = 0;  // in training: the same seed drops the same weights
+};
+
+struct ForwardResult {
+  Tensor output;  // query's layout: (T_q, B, embed_dim), (B, T_q, embed_dim) or (T_q, embed_dim)
+  std::optional<Tensor>
+      weights;  // batch-major: (B, T_q, S) or (B, num_heads, T_q, S); unbatched without B
+};              // S = T_k + add_bias_kv + add_zero_attn
+
+struct NamedView {
+  std::string name;
+  ConstTensorView view;
+};
+
+class HEADWISE_API MultiheadAttention {
+ public:
+  // Draws the parameters from `generator` in torch's order, so that after manual_seed(n) they are
+  // torch's.
+  explicit MultiheadAttention(const MultiheadAttentionOptions& options,
+                              Generator& generator = default_generator());
+  ~MultiheadAttention();
+  MultiheadAttention(MultiheadAttention&&) noexcept;
+  MultiheadAttention& operator=(MultiheadAttention&&) noexcept;
+
+  const MultiheadAttentionOptions& options() const;
+  std::size_t head_dim() const;
+  std::size_t num_kv_heads() const;
+
+  // (T_q, B, embed_dim), (T_k, B, kdim), (T_k, B, vdim), with B first when batch_first, or without
+  // B. Safe to call from several threads at once on one module.
+  ForwardResult forward(const ConstTensorView& query, const ConstTensorView& key,
+                        const ConstTensorView& value, const ForwardOptions& options = {}) const;
+
+  void train(bool mode = true);  // dropout on; a new module is in training mode, as torch's
+  void eval() { train(false); }
+  bool training() const;
+
+  // Names, order and shapes of torch's state_dict.
+  std::vector<NamedView> parameters() const;
+  std::size_t parameter_count() const;
+  // Replaces all parameters: every name once, with the right shape, any floating dtype (converted).
+  void load_state_dict(std::span<const NamedView> state);
+  void set_parameter(const std::string& name, const ConstTensorView& value);
+
+  // One block of a .safetensors file whose names begin with `prefix` ("" for a file that holds one
+  // module); torch's packed and separate names, qkv_proj, or BERT's query/key/value and
+  // output.dense.
+  static MultiheadAttention load(const std::string& path, std::size_t num_heads,
+                                 const std::string& prefix = "");
+  void save(const std::string& path) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace headwise
