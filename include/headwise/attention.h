@@ -4,6 +4,7 @@
 // (Vaswani et al. 2017, "Attention is all you need", equation 1.)
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -45,9 +46,12 @@ struct AttentionOptions {
   std::optional<CausalAlign> causal;  // default: no causal mask
   std::optional<Mask> mask;  // broadcasts to [..., n_heads, T_q, T_k]; never expanded in memory
   std::optional<Mask> second_mask;  // both must allow a key, both biases are added
-  double dropout_p = 0.0;           // in [0, 1], on the weights; kept ones are divided by 1 - p
-  std::uint64_t dropout_seed = 0;   // the same seed drops the same weights
-  bool enable_gqa = true;           // false: n_heads must equal n_kv_heads (or one of them be 1)
+  // The last keys that every query sees, whatever masks and causal say: masks have T_k minus this
+  // many columns, and the diagonal is placed as if these keys were not there.
+  std::size_t n_always_visible = 0;
+  double dropout_p = 0.0;          // in [0, 1], on the weights; kept ones are divided by 1 - p
+  std::uint64_t dropout_seed = 0;  // the same seed drops the same weights
+  bool enable_gqa = true;          // false: n_heads must equal n_kv_heads (or one of them be 1)
 };
 
 // What else a call can return; leave a view's data null for "not wanted".

@@ -41,6 +41,9 @@ struct ScoreTerms {
   double scale = 1.0;
   std::ptrdiff_t diagonal = kNoDiagonal;  // key j is visible to query t only if j <= t + diagonal
   MaskMatrix masks[kMaxMasks];            // all must allow; biases are added in this order
+  // Diagonal and masks speak of the keys before this one; from it on, every query sees every key
+  // and nothing is added (the module's appended columns). Masks have no columns there: don't read.
+  std::size_t n_maskable = std::numeric_limits<std::size_t>::max();
 };
 
 // Dropout of the weights: weight (t, j) of this head is kept when its Philox draw says so.
