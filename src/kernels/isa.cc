@@ -1,7 +1,10 @@
 // Instruction sets by name: Highway's targets behind the public names of runtime.h.
+#include "kernels/isa.h"
+
+#include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/check.h"
@@ -21,13 +24,13 @@ struct IsaName {
 constexpr IsaName kIsas[] = {
     // best first
     {HWY_AVX3, "avx512"}, {HWY_AVX2, "avx2"}, {HWY_SSE4, "sse4"},
-    {HWY_NEON, "neon"},   {HWY_WASM, "wasm"}, {HWY_EMU128, "scalar"},
+    {HWY_NEON, "neon"},   {HWY_WASM, "wasm"}, {HWY_BASELINE_SCALAR, "scalar"},
 };
 
 std::int64_t detected_targets() {
   static const std::int64_t targets = [] {
     hwy::SetSupportedTargetsForTest(0);
-    return (hwy::SupportedTargets() | HWY_EMU128) & HWY_TARGETS;
+    return (hwy::SupportedTargets() | HWY_BASELINE_SCALAR) & HWY_TARGETS;
   }();
   return targets;
 }
@@ -38,18 +41,32 @@ std::string choices() {
   return text;
 }
 
-void choose(std::int64_t targets) { hwy::GetChosenTarget().Update(targets); }
+std::string quoted(std::string_view name) { return "\"" + std::string(name.substr(0, 40)) + "\""; }
 
-// Runs when the library is loaded: a wrong name in the environment is reported by the first call
-// that asks for the instruction set, never from a static initialiser.
-const bool chosen_from_environment = [] {
-  const char* wanted = std::getenv("HEADWISE_ISA");
-  choose(detected_targets());
-  if (wanted != nullptr)
-    for (const IsaName& isa : kIsas)
-      if (std::string_view(wanted) == isa.name && (isa.target & detected_targets()) != 0)
-        choose(isa.target);
+std::atomic<bool> environment_is_wrong{false};
+
+bool choose(std::string_view name) {
+  std::int64_t targets = 0;
+  if (name == "auto") targets = detected_targets();
+  for (const IsaName& isa : kIsas)
+    if (name == isa.name) targets = isa.target & detected_targets();
+  if (targets == 0) return false;
+  hwy::GetChosenTarget().Update(targets);
+  environment_is_wrong.store(false, std::memory_order_relaxed);
   return true;
+}
+
+const char* environment() {
+  const char* name = std::getenv("HEADWISE_ISA");
+  return name == nullptr || *name == '\0' ? "auto" : name;
+}
+
+// Before main, so that no call pays for it and the choice holds for every thread.
+const bool chosen_from_environment = [] {
+  if (choose(environment())) return true;
+  choose("auto");
+  environment_is_wrong.store(true);
+  return false;
 }();
 
 }  // namespace
@@ -62,7 +79,7 @@ std::vector<std::string> available_isas() {
 }
 
 std::string isa() {
-  static_cast<void>(chosen_from_environment);
+  kernels::require_valid_isa();
   const std::size_t index = hwy::GetChosenTarget().GetIndex();
   for (const IsaName& isa : kIsas) {
     hwy::ChosenTarget probe;
@@ -73,10 +90,12 @@ std::string isa() {
 }
 
 void set_isa(std::string_view name) {
-  if (name == "auto") return choose(detected_targets());
-  for (const IsaName& isa : kIsas)
-    if (name == isa.name && (isa.target & detected_targets()) != 0) return choose(isa.target);
-  core::throw_argument("isa", "\"" + std::string(name) + "\"", "one of " + choices());
+  if (!choose(name)) core::throw_argument("isa", quoted(name), "one of " + choices());
+}
+
+void kernels::require_valid_isa() {
+  if (environment_is_wrong.load(std::memory_order_relaxed))
+    core::throw_argument("HEADWISE_ISA", quoted(environment()), "one of " + choices());
 }
 
 }  // namespace headwise

@@ -3,7 +3,9 @@
 // extensions are used by files of their own. Fewer targets, shorter builds.
 #pragma once
 
-#define HWY_COMPILE_ALL_ATTAINABLE  // EMU128, our "scalar", too
+// Our "scalar" too: HWY_EMU128, or HWY_SCALAR (one lane, no shuffles) under g++ before 12.3, which
+// Highway 1.0.3 takes to be broken for the former.
+#define HWY_COMPILE_ALL_ATTAINABLE
 #if defined(__x86_64__) || defined(__i386__)
 // Bits of Highway's targets, stable since 0.15; newer ones have no name in 1.0.3.
 // SPR 4, ZEN4 6, DL 7, SSSE3 12, SSE2 14 (and AVX10: 3, 5).

@@ -1,0 +1,75 @@
+// Choosing an instruction set by the API and by HEADWISE_ISA.
+#include "kernels/isa.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "headwise/error.h"
+#include "headwise/runtime.h"
+#include "support/isas.h"
+
+namespace headwise {
+namespace {
+
+TEST(Isa, ScalarIsAlwaysThereAndTheBestComesFirst) {
+  const auto names = available_isas();
+  ASSERT_FALSE(names.empty());
+  EXPECT_EQ(names.back(), "scalar");
+  set_isa("auto");
+  EXPECT_EQ(isa(), names.front());
+}
+
+TEST(Isa, ForcingTakesEffect) {
+  test::for_each_isa([] { SUCCEED(); });  // ScopedIsa checks
+}
+
+TEST(Isa, UnknownNameIsAnErrorThatListsTheChoices) {
+  try {
+    set_isa("avx1024");
+    FAIL();
+  } catch (const ArgumentError& e) {
+    EXPECT_EQ(std::string(e.what()).find("isa: found \"avx1024\", expected one of auto"), 0u)
+        << e.what();
+  }
+}
+
+// The variable is read when the program starts, so each value needs a program of its own: this one
+// again, which runs the test below only.
+int run_with_environment(const char* value) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("HEADWISE_ISA", value, 1);
+    setenv("HEADWISE_ISA_EXPECTED", value, 1);
+    execl("/proc/self/exe", "isa_child", "--gtest_filter=IsaChild.*", "--gtest_brief=1",
+          "--gtest_also_run_disabled_tests", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Isa, EnvironmentTakesEffect) {
+  for (const std::string& name : available_isas())
+    EXPECT_EQ(run_with_environment(name.c_str()), 0) << name;
+  EXPECT_EQ(run_with_environment("pentium"), 0);
+}
+
+TEST(IsaChild, DISABLED_HasWhatTheEnvironmentAskedFor) {
+  const std::string expected = std::getenv("HEADWISE_ISA_EXPECTED");
+  if (expected == "pentium") {
+    EXPECT_THROW(kernels::require_valid_isa(), ArgumentError);
+    EXPECT_THROW(isa(), ArgumentError);
+    set_isa("auto");  // an explicit choice wins
+    EXPECT_NO_THROW(kernels::require_valid_isa());
+  } else {
+    EXPECT_EQ(isa(), expected);
+  }
+}
+
+}  // namespace
+}  // namespace headwise

@@ -1,0 +1,50 @@
+// Scratch memory: aligned, stable while its frame lives, kept for the next one.
+#include "runtime/scratch.h"
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace headwise::runtime {
+namespace {
+
+TEST(Scratch, PiecesAreAlignedAndDoNotOverlap) {
+  ScratchFrame frame;
+  std::vector<std::pair<unsigned char*, std::size_t>> pieces;
+  for (std::size_t n : {1, 63, 64, 65, 1000, 300000, 0, 5000000, 7}) {
+    auto* p = frame.take<unsigned char>(n);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 64, 0u);
+    if (n > 0) std::memset(p, static_cast<int>(pieces.size() + 1), n);
+    pieces.emplace_back(p, n);
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    for (std::size_t b = 0; b < pieces[i].second; ++b) ASSERT_EQ(pieces[i].first[b], i + 1);
+}
+
+TEST(Scratch, AnInnerFrameGivesItsMemoryBackAndNotMore) {
+  ScratchFrame outer;
+  int* kept = outer.take<int>(10);
+  for (int i = 0; i < 10; ++i) kept[i] = i;
+  int* first = nullptr;
+  for (int r = 0; r < 3; ++r) {
+    ScratchFrame inner;
+    int* p = inner.take<int>(1000);
+    if (r == 0) first = p;
+    EXPECT_EQ(p, first);
+    std::memset(p, 0xff, 4000);
+  }
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(kept[i], i);
+}
+
+TEST(Scratch, OverflowingSizesThrow) {
+  ScratchFrame frame;
+  EXPECT_THROW(frame.take<double>(std::numeric_limits<std::size_t>::max() / 4), std::bad_alloc);
+}
+
+}  // namespace
+}  // namespace headwise::runtime
