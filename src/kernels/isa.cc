@@ -82,6 +82,7 @@ std::string isa() {
   kernels::require_valid_isa();
   const std::size_t index = hwy::GetChosenTarget().GetIndex();
   for (const IsaName& isa : kIsas) {
+    if ((isa.target & HWY_TARGETS) == 0) continue;
     hwy::ChosenTarget probe;
     probe.Update(isa.target);
     if (probe.GetIndex() == index) return isa.name;
