@@ -1,0 +1,58 @@
+// The safetensors format: 8 bytes of header length, a JSON header, the tensors' bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headwise/dtype.h"
+
+namespace headwise::io::safetensors {
+
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the format's own limit
+constexpr std::size_t kMaxDepth = 4;
+
+struct DTypeFacts {
+  std::string_view name;
+  std::uint64_t bits;  // per element
+  std::optional<DType> type;
+};
+const DTypeFacts* find_dtype(std::string_view name);  // nullptr: not one of the format's
+std::string_view name_of(DType type);
+
+// A header may list a million tensors, so their names and shapes lie in two pools.
+struct Record {
+  std::uint64_t begin = 0, end = 0;  // of the bytes, from data_begin
+  const DTypeFacts* dtype = nullptr;
+  std::uint32_t name_begin = 0, name_size = 0;
+  std::uint32_t dims_begin = 0, dims_size = 0;
+};
+
+struct Contents {
+  std::vector<Record> records;  // in the header's order
+  std::string names;
+  std::vector<std::uint64_t> dims;
+  std::map<std::string, std::string> metadata;
+  std::uint64_t data_begin = 0;  // from the start of the file
+
+  std::string_view name_of(const Record& r) const {
+    return std::string_view(names).substr(r.name_begin, r.name_size);
+  }
+  std::span<const std::uint64_t> shape_of(const Record& r) const {
+    return std::span(dims).subspan(r.dims_begin, r.dims_size);
+  }
+};
+
+// Bytes of the header with its length, from the file's first eight; checked against the file.
+std::uint64_t header_bytes(std::span<const std::byte> first_bytes, std::uint64_t file_size);
+
+// `start` holds the file's first bytes, at least those of header_bytes(). Throws a Refusal.
+Contents parse(std::span<const std::byte> start, std::uint64_t file_size);
+
+}  // namespace headwise::io::safetensors

@@ -1,0 +1,180 @@
+// TensorFile: one face for the three formats. What a format knows of a tensor becomes a Place; how
+// the elements of a Place get into memory is the same for all.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "headwise/io.h"
+#include "io/npy.h"
+#include "io/refusal.h"
+#include "io/regular_file.h"
+#include "io/safetensors.h"
+
+namespace headwise {
+namespace {
+
+using io::Refusal;
+
+struct Place {
+  std::uint64_t begin = 0;  // of the elements, from the start of the file
+  bool big_endian = false;
+  bool fortran_order = false;
+};
+
+void reverse_bytes(std::span<std::byte> bytes, std::size_t width) {
+  for (std::size_t i = 0; i + width <= bytes.size(); i += width)
+    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(i),
+                 bytes.begin() + static_cast<std::ptrdiff_t>(i + width));
+}
+
+Strides fortran_strides(const Shape& shape) {
+  Strides strides = contiguous_strides(shape);
+  std::ptrdiff_t step = 1;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    strides[i] = step;
+    step *= static_cast<std::ptrdiff_t>(shape[i]);
+  }
+  return strides;
+}
+
+// As many of the first `bytes` as the file has.
+std::vector<std::byte> read_start(const io::RegularFile& file, std::uint64_t bytes) {
+  std::vector<std::byte> start(std::min(bytes, file.size()));
+  file.read(0, start);
+  return start;
+}
+
+}  // namespace
+
+struct TensorFile::State {
+  std::string path;
+  Format format = Format::safetensors;
+  std::vector<TensorInfo> infos;
+  std::vector<Place> places;  // one per info
+  std::unordered_map<std::string_view, std::size_t> index;
+  std::map<std::string, std::string> metadata;
+  io::Mapping mapping;
+
+  std::mutex mutex;  // guards copies
+  std::map<std::size_t, Buffer> copies;
+
+  void read(const io::RegularFile& file);
+  void read_safetensors(const io::RegularFile& file);
+  void read_npy(const io::RegularFile& file);
+  const std::byte* elements(std::size_t i);
+  ConstTensorView view(const std::string& name);
+};
+
+void TensorFile::State::read(const io::RegularFile& file) {
+  const auto start = read_start(file, io::npy::kMagicBytes);
+  if (io::npy::has_magic(start))
+    read_npy(file);
+  else
+    read_safetensors(file);
+  for (std::size_t i = 0; i < infos.size(); ++i) index.emplace(infos[i].name, i);
+}
+
+void TensorFile::State::read_safetensors(const io::RegularFile& file) {
+  format = Format::safetensors;
+  const auto first = read_start(file, io::safetensors::kLengthBytes);
+  const auto start = read_start(file, io::safetensors::header_bytes(first, file.size()));
+  io::safetensors::Contents contents = io::safetensors::parse(start, file.size());
+  mapping = io::Mapping(file);
+  infos.reserve(contents.records.size());
+  places.reserve(contents.records.size());
+  for (const io::safetensors::Record& record : contents.records) {
+    const auto shape = contents.shape_of(record);
+    infos.push_back({std::string(contents.name_of(record)),
+                     std::string(record.dtype->name),
+                     record.dtype->type,
+                     {shape.begin(), shape.end()},
+                     record.end - record.begin});
+    places.push_back({contents.data_begin + record.begin, false, false});  // inside the file
+  }
+  metadata = std::move(contents.metadata);
+}
+
+void TensorFile::State::read_npy(const io::RegularFile& file) {
+  format = Format::npy;
+  const auto first = read_start(file, io::npy::kMaxPrefix);
+  const auto start = read_start(file, io::npy::header_bytes(first, file.size()));
+  const io::npy::Contents contents = io::npy::parse(start, file.size());
+  mapping = io::Mapping(file);
+  infos.push_back({"", contents.descr, contents.type, contents.shape, contents.data_bytes});
+  places.push_back({contents.data_begin, contents.big_endian, contents.fortran_order});
+}
+
+// Mapped where the bytes can be used as they lie, else copied once.
+const std::byte* TensorFile::State::elements(std::size_t i) {
+  const TensorInfo& info = infos[i];
+  const Place& place = places[i];
+  if (info.bytes == 0) return nullptr;
+  const auto mapped = mapping.bytes().subspan(place.begin, info.bytes);
+  const std::size_t width = size_of(*info.type);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(mapped.data()) % width == 0;
+  if (aligned && !place.big_endian) return mapped.data();
+  const std::lock_guard lock(mutex);
+  Buffer& copy = copies[i];
+  if (copy.size() == 0) {
+    Buffer fresh(info.bytes);
+    std::copy(mapped.begin(), mapped.end(), fresh.data());
+    if (place.big_endian) reverse_bytes({fresh.data(), fresh.size()}, width);
+    copy = std::move(fresh);
+  }
+  return copy.data();
+}
+
+ConstTensorView TensorFile::State::view(const std::string& name) {
+  const auto found = index.find(name);
+  if (found == index.end()) throw Refusal("no tensor of this name", "one of the file's", name);
+  const TensorInfo& info = infos[found->second];
+  if (!info.type)
+    throw Refusal("dtype " + info.dtype, "a dtype that headwise can compute with", name);
+  if (info.shape.size() > kMaxRank)
+    throw Refusal(std::to_string(info.shape.size()) + " dims",
+                  "at most " + std::to_string(kMaxRank), name);
+  const Shape shape(info.shape.begin(), info.shape.end());
+  const Strides strides =
+      places[found->second].fortran_order ? fortran_strides(shape) : contiguous_strides(shape);
+  return {elements(found->second), *info.type, shape, strides};
+}
+
+TensorFile::TensorFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TensorFile::~TensorFile() = default;
+TensorFile::TensorFile(TensorFile&&) noexcept = default;
+TensorFile& TensorFile::operator=(TensorFile&&) noexcept = default;
+
+TensorFile TensorFile::open(const std::string& path) {
+  auto state = std::make_unique<State>();
+  state->path = path;
+  try {
+    state->read(io::RegularFile(path));
+  } catch (const Refusal& refusal) {
+    throw io::file_error(path, refusal);
+  }
+  return TensorFile(std::move(state));
+}
+
+TensorFile::Format TensorFile::format() const { return state_->format; }
+const std::string& TensorFile::path() const { return state_->path; }
+const std::vector<TensorInfo>& TensorFile::tensors() const { return state_->infos; }
+const std::map<std::string, std::string>& TensorFile::metadata() const { return state_->metadata; }
+
+const TensorInfo* TensorFile::find(const std::string& name) const {
+  const auto found = state_->index.find(name);
+  return found == state_->index.end() ? nullptr : &state_->infos[found->second];
+}
+
+ConstTensorView TensorFile::view(const std::string& name) const {
+  try {
+    return state_->view(name);
+  } catch (const Refusal& refusal) {
+    throw io::file_error(state_->path, refusal);
+  }
+}
+
+}  // namespace headwise
