@@ -64,10 +64,17 @@ struct AttentionBlock {
   Form form = Form::torch_packed;
   std::size_t embed_dim = 0;
   std::size_t kdim = 0, vdim = 0;
+  // Rows of the query's and of the key's (and value's) projection: num_heads * head_dim and
+  // num_kv_heads * head_dim. Both are embed_dim in torch's own modules.
+  std::size_t query_width = 0, kv_width = 0;
   bool bias = false, bias_kv = false;
   std::vector<std::string> tensors;  // names in the file
   std::uint64_t parameter_count = 0;
+  // Empty for a block that can be used; else "tensor NAME: found ..., expected ..." of the first
+  // parameter that is missing or does not fit the others.
+  std::string problem;
 };
+// Ordered by prefix, numbers in it by their value.
 HEADWISE_API std::vector<AttentionBlock> find_attention_blocks(const TensorFile& file);
 
 // For people: control, bidirectional and invalid bytes escaped, long text cut in the middle.
