@@ -1,0 +1,49 @@
+#include "encoder/vocabulary.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+#include "io/refusal.h"
+
+namespace headwise::encoder {
+namespace {
+
+TEST(Vocabulary, AnyLineEndCounts) {
+  const Vocabulary v = Vocabulary::parse("a\nb\r\nc\rd");
+  ASSERT_EQ(v.size(), 4u);
+  EXPECT_EQ(v.word(1), "b");
+  EXPECT_EQ(v.word(3), "d");
+  EXPECT_EQ(v.find("c"), 2u);
+  EXPECT_FALSE(v.find("e").has_value());
+}
+
+TEST(Vocabulary, OnlyThoseEndLines) {  // Python's splitlines would cut at each of these
+  EXPECT_EQ(Vocabulary::parse("a\vb\fc\x1c\xC2\x85\xE2\x80\xA8"
+                              "d\n")
+                .size(),
+            1u);
+}
+
+TEST(Vocabulary, BlankLinesCountAndTheLastLineNeedsNoEnd) {
+  EXPECT_EQ(Vocabulary::parse("").size(), 0u);
+  EXPECT_EQ(Vocabulary::parse("\n").size(), 1u);
+  EXPECT_EQ(Vocabulary::parse("\r\n\r\n").size(), 2u);
+  EXPECT_EQ(Vocabulary::parse("a\n\nb").find("b"), 2u);
+  EXPECT_EQ(Vocabulary::parse("a\n\nb\n").size(), 3u);
+}
+
+TEST(Vocabulary, TheLaterOfTwoEqualWordsCounts) {
+  EXPECT_EQ(Vocabulary::parse("a\nb\na\n").find("a"), 2u);
+}
+
+TEST(Vocabulary, RefusesWhatIsNotUtf8) {
+  try {
+    Vocabulary::parse("a\n\xFF\n");
+    ADD_FAILURE() << "taken";
+  } catch (const io::Refusal& refusal) {
+    EXPECT_EQ(refusal.found(), "a byte that is not UTF-8 at offset 2");
+  }
+}
+
+}  // namespace
+}  // namespace headwise::encoder
