@@ -1,0 +1,320 @@
+// Forward attention for a block of queries of one (batch, head): online softmax over tiles of
+// kTileK keys, so that a score exists only inside its tile.
+//   S^T = K Q^T [kTileK, lanes]   P^T = exp(S^T - m)   O^T = V^T P^T [d_v, lanes]
+// Queries lie in SIMD lanes, so max, exp and sum are vertical and every decision is one lane's own.
+// Order of summation: tiles and keys ascending within a leaf, leaves merged along a binary tree
+// (tiles.h). Memory: K and V are read once per 4 vectors of queries, from L2 while one head fits
+// there: 2 d element loads for 256 d multiply-adds at 64 lanes, so arithmetic bounds it. Scratch is
+// (d_head + (2 + log2(T_k / 512)) d_v + kTileK) * lanes, whatever T_q is.
+#include "kernels/flash_forward.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/targets.h"
+#include "runtime/scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/flash_forward.cc"
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+#include "kernels/exp-inl.h"
+#include "kernels/mask_tile-inl.h"
+#include "kernels/philox-inl.h"
+#include "kernels/score_tile-inl.h"
+#include "kernels/value_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headwise::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kDropoutKeys = 4;  // keys of one Philox counter
+
+// The softmax of some keys, unnormalised, for kLanes queries.
+template <typename T>
+struct State {
+  T* o;          // [d_v][kLanes]
+  T* m;          // [kLanes] largest score
+  T* l;          // [kLanes] sum of exp(score - m)
+  bool started;  // false: nothing seen, and the arrays hold nothing
+};
+
+// Working memory for the widest block; narrower ones use the front of it.
+template <typename T>
+struct Workspace {
+  T* qt;               // [d_head][kLanes]
+  T* s;                // [kTileK][kLanes] scores, then weights
+  T* k_rows;           // [kTileK][d_head] widened
+  T* v_rows;           // [kTileK][d_v] widened
+  T* v_finite;         // [kTileK][d_v]
+  T* rows;             // [2][kLanes][kTileK] on the way to or from lanes
+  T* bias;             // [kTileK][kLanes]
+  T* decay;            // [kLanes]
+  T* tile_max;         // [kLanes]
+  T* factors;          // [kDropoutKeys][kLanes]
+  std::uint8_t* seen;  // [kLanes] has the query seen a key?
+  State<T>* states;    // the leaves' stack
+};
+
+inline size_t n_states(size_t T_k) { return static_cast<size_t>(std::bit_width(T_k / kLeafK)) + 2; }
+
+template <typename T>
+Workspace<T> take_workspace(const FlashForwardArgs& a, runtime::ScratchFrame& frame) {
+  constexpr size_t kLanes = kBlockLanes<T, kWidestNV>;
+  Workspace<T> w;
+  w.qt = frame.take<T>(a.d_head * kLanes);
+  w.s = frame.take<T>(kTileK * kLanes);
+  w.k_rows = frame.take<T>(kTileK * a.d_head);
+  w.v_rows = frame.take<T>(kTileK * a.d_v);
+  w.v_finite = frame.take<T>(kTileK * a.d_v);
+  w.rows = frame.take<T>(2 * kLanes * kTileK);
+  w.bias = frame.take<T>(kTileK * kLanes);
+  w.decay = frame.take<T>(kLanes);
+  w.tile_max = frame.take<T>(kLanes);
+  w.factors = frame.take<T>(kDropoutKeys * kLanes);
+  w.seen = frame.take<std::uint8_t>(kLanes);
+  const size_t n = n_states(a.T_k);
+  w.states = frame.take<State<T>>(n);
+  for (size_t i = 0; i < n; ++i)
+    w.states[i] = {frame.take<T>(a.d_v * kLanes), frame.take<T>(kLanes), frame.take<T>(kLanes),
+                   false};
+  return w;
+}
+
+// m without its -inf: s - m must not be -inf - -inf. exp(-inf - 0) is the 0 that is meant.
+template <class D, class V>
+HWY_INLINE V finite_base(D d, V m) {
+  return hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, kNegInf<hn::TFromD<D>>)), m);
+}
+
+template <int NV, typename T>
+class Block {
+ public:
+  static constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+
+  Block(const FlashForwardArgs& args, const Workspace<T>& workspace, size_t t0, size_t n_lanes)
+      : a_(args), w_(workspace), t0_(t0), n_lanes_(n_lanes) {
+    mask_.bias = w_.bias;
+    mask_.rows = w_.rows;
+  }
+
+  void run() {
+    pack_queries<NV>(a_.q, a_.dtype, a_.terms.scale, t0_, n_lanes_, a_.d_head, w_.rows, w_.qt);
+    std::fill_n(w_.seen, kLanes, std::uint8_t{0});
+    const size_t diagonal = diagonal_end(a_.terms, t0_ + n_lanes_ - 1);
+    size_t depth = 0;  // states on the stack: the counter's set bits
+    for (size_t leaf = 0; leaf * kLeafK < a_.T_k; ++leaf) {
+      run_leaf(leaf * kLeafK, diagonal, w_.states[depth]);
+      for (size_t counter = leaf; counter & 1; counter >>= 1, --depth)
+        merge(w_.states[depth - 1], w_.states[depth]);
+      ++depth;
+    }
+    if (depth == 0) w_.states[depth++].started = false;
+    for (; depth > 1; --depth) merge(w_.states[depth - 2], w_.states[depth - 1]);
+    finish(w_.states[0]);
+  }
+
+ private:
+  void run_leaf(size_t leaf0, size_t diagonal, State<T>& state) {
+    state.started = false;
+    const size_t leaf_end = std::min(leaf0 + kLeafK, a_.T_k);
+    for (size_t j0 = leaf0; j0 < leaf_end; j0 += kTileK) {
+      const TilePlace at{t0_, n_lanes_, j0, std::min(kTileK, leaf_end - j0)};
+      if (j0 >= diagonal && j0 + at.n <= a_.terms.n_maskable) continue;
+      fill_mask_tile(a_.terms, at, mask_);
+      if (!mask_.empty) run_tile(at, state);
+    }
+  }
+
+  void run_tile(const TilePlace& at, State<T>& state) {
+    const Rows<T> k = rows_of(a_.k, a_.dtype, at.j0, at.n, a_.d_head, w_.k_rows);
+    const Rows<T> v = rows_of(a_.v, a_.dtype, at.j0, at.n, a_.d_v, w_.v_rows);
+    const bool first = !state.started;
+    if (first) start(state);
+    score_tile<NV>(w_.qt, k, at.n, a_.d_head, w_.s, w_.tile_max);
+    if (mask_.any_hidden || mask_.biased) apply_mask_tile(mask_, at.n, w_.s, w_.tile_max);
+    note_seen(at.n);
+    const bool decays = softmax(at.n, state) && !first;
+    if (a_.dropout.p > 0) drop(at);
+    const T* decay = decays ? w_.decay : nullptr;
+    if (!mask_.any_hidden || all_finite(v, at.n, a_.d_v)) {
+      value_tile<NV>(w_.s, v, at.n, a_.d_v, decay, state.o);
+    } else {
+      const Rows<T> finite = without_special_values(v, at.n, a_.d_v, w_.v_finite);
+      value_tile<NV>(w_.s, finite, at.n, a_.d_v, decay, state.o);
+      add_special_values<NV>(w_.s, v, at.n, a_.d_v, mask_.hidden, state.o);
+    }
+  }
+
+  void start(State<T>& state) {
+    state.started = true;
+    std::fill_n(state.m, kLanes, kNegInf<T>);
+    std::fill_n(state.l, kLanes, T{0});
+    std::fill_n(state.o, a_.d_v * kLanes, T{0});
+  }
+
+  void note_seen(size_t n) {
+    for (size_t r = 0; r < kLanes; ++r)
+      w_.seen[r] |= !mask_.any_hidden || (~mask_.hidden[r] & low_bits(n)) != 0;
+  }
+
+  // Scores to weights; m and l of the state follow. Returns whether some lane's m has grown: then
+  // what was summed before has to be multiplied by w_.decay, which is exactly 1 for the others.
+  bool softmax(size_t n, State<T>& state) {
+    const D d;
+    V base[NV], sum[NV];
+    bool grown = false;
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) {
+      const V old_m = hn::Load(d, state.m + x * N);
+      const V m = max_unless_nan(hn::Load(d, w_.tile_max + x * N), old_m);
+      grown |= !hn::AllFalse(d, hn::Gt(m, old_m));
+      base[x] = finite_base(d, m);
+      const V decay = exp_nonpositive(d, hn::Sub(old_m, base[x]));
+      sum[x] = hn::Mul(hn::Load(d, state.l + x * N), decay);
+      hn::Store(m, d, state.m + x * N);
+      hn::Store(decay, d, w_.decay + x * N);
+    }
+    for (size_t j = 0; j < n; ++j) {
+      T* row = w_.s + j * kLanes;
+      HWY_UNROLL(4)
+      for (int x = 0; x < NV; ++x) {
+        const V p = exp_nonpositive(d, hn::Sub(hn::Load(d, row + x * N), base[x]));
+        sum[x] = hn::Add(sum[x], p);
+        hn::Store(p, d, row + x * N);
+      }
+    }
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) hn::Store(sum[x], d, state.l + x * N);
+    return grown;
+  }
+
+  void drop(const TilePlace& at) {
+    const D d;
+    for (size_t j = 0; j < at.n; ++j) {
+      if (j % kDropoutKeys == 0) dropout_factors<T, kLanes>(a_.dropout, t0_, at.j0 + j, w_.factors);
+      const T* factor = w_.factors + j % kDropoutKeys * kLanes;
+      for (T *p = w_.s + j * kLanes, *end = p + kLanes; p != end; p += N, factor += N)
+        hn::Store(hn::Mul(hn::Load(d, p), hn::Load(d, factor)), d, p);
+    }
+  }
+
+  // into = into and the later keys of `from`. A state that saw nothing leaves the other's bits.
+  void merge(State<T>& into, State<T>& from) {
+    if (!from.started) return;
+    if (!into.started) {
+      std::swap(into, from);
+      return;
+    }
+    const D d;
+    for (size_t r = 0; r < kLanes; r += N) {
+      const V m1 = hn::Load(d, into.m + r), m2 = hn::Load(d, from.m + r);
+      const V m = max_unless_nan(m2, m1), base = finite_base(d, m);
+      const V a1 = exp_nonpositive(d, hn::Sub(m1, base));
+      const V a2 = exp_nonpositive(d, hn::Sub(m2, base));
+      const auto combine = [&](T* x1, const T* x2) {
+        const V kept = hn::Mul(hn::Load(d, x1), a1);
+        hn::Store(hn::MulAdd(hn::Load(d, x2), a2, kept), d, x1);
+      };
+      hn::Store(m, d, into.m + r);
+      combine(into.l + r, from.l + r);
+      for (size_t i = 0; i < a_.d_v * kLanes; i += kLanes) combine(into.o + i + r, from.o + i + r);
+    }
+  }
+
+  // Divides by the row sums and writes rows. A query that saw no key: o = 0, m = -inf, l = 0. One
+  // that saw only scores of -inf has 0 / 0: NaN, in m and l too.
+  void finish(State<T>& state) {
+    const D d;
+    if (!state.started) start(state);
+    for (size_t r = 0; r < kLanes; ++r) {
+      if (w_.seen[r] && !(state.l[r] > 0))
+        state.m[r] = state.l[r] = std::numeric_limits<T>::quiet_NaN();
+      if (!w_.seen[r]) state.l[r] = T{1};  // o is 0 already
+    }
+    for (size_t i = 0; i < a_.d_v * kLanes; i += kLanes)
+      for (size_t r = 0; r < kLanes; r += N) {
+        T* o = state.o + i + r;
+        hn::Store(hn::Div(hn::Load(d, o), hn::Load(d, state.l + r)), d, o);
+      }
+    for (size_t i = 0; i < a_.d_v; i += kTileK) write_columns(state, i);
+    for (size_t r = 0; r < n_lanes_; ++r) {
+      if (a_.row_max != nullptr) static_cast<T*>(a_.row_max)[t0_ + r] = state.m[r];
+      if (a_.row_sum != nullptr)
+        static_cast<T*>(a_.row_sum)[t0_ + r] = w_.seen[r] ? state.l[r] : T{0};
+    }
+  }
+
+  void write_columns(const State<T>& state, size_t i) {
+    const size_t width = std::min(kTileK, a_.d_v - i);
+    const auto out = [&](size_t r) {
+      return advance(a_.o.data, a_.dtype,
+                     static_cast<std::ptrdiff_t>(t0_ + r) * a_.o.stride_t +
+                         static_cast<std::ptrdiff_t>(i) * a_.o.stride_i);
+    };
+    const T* from = state.o + i * kLanes;
+    if (a_.dtype == dtype_of_v<T> && a_.o.stride_i == 1) {
+      transpose(from, kLanes, width, n_lanes_, static_cast<T*>(out(0)), a_.o.stride_t);
+      return;
+    }
+    transpose(from, kLanes, width, n_lanes_, w_.rows, kTileK);
+    for (size_t r = 0; r < n_lanes_; ++r)
+      narrow_row(w_.rows + r * kTileK, width, out(r), a_.dtype, a_.o.stride_i);
+  }
+
+  const FlashForwardArgs& a_;
+  const Workspace<T>& w_;
+  const size_t t0_, n_lanes_;
+  MaskTile<NV, T> mask_;
+};
+
+template <typename T>
+void forward(const FlashForwardArgs& a) {
+  runtime::ScratchFrame frame;
+  const Workspace<T> w = take_workspace<T>(a, frame);
+  for (size_t t = 0; t < a.n_q;) {
+    // Few queries don't pay for lanes that they leave empty.
+    const size_t left = a.n_q - t;
+    size_t n = std::min(left, kVectorLanes<T>);
+    if (left <= kBlockLanes<T, 1>) {
+      Block<1, T>(a, w, a.t0 + t, n).run();
+    } else if (left <= kBlockLanes<T, 2> || kWidestNV == 2) {
+      n = std::min(left, kBlockLanes<T, 2>);
+      Block<2, T>(a, w, a.t0 + t, n).run();
+    } else {
+      n = std::min(left, kBlockLanes<T, kWidestNV>);
+      Block<kWidestNV, T>(a, w, a.t0 + t, n).run();
+    }
+    t += n;
+  }
+}
+
+void flash_forward_on_target(const FlashForwardArgs& a) {
+  if (a.dtype == DType::f64)
+    forward<double>(a);
+  else
+    forward<float>(a);
+}
+
+}  // namespace headwise::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headwise::kernels {
+
+HWY_EXPORT(flash_forward_on_target);
+
+// One block on AVX-512, a few elsewhere: small enough to share out, large enough for a task.
+std::size_t flash_forward_block(DType) { return 64; }
+
+void flash_forward(const FlashForwardArgs& args) {
+  if (args.n_q != 0) HWY_DYNAMIC_DISPATCH(flash_forward_on_target)(args);
+}
+
+}  // namespace headwise::kernels
+#endif

@@ -1,0 +1,207 @@
+// What diagonal and masks say about one tile of kLanes queries x kTileK keys: nothing to do,
+// nothing hidden, or which keys are hidden from which query and what is added to the scores. A mask
+// is read row by row as its owner stored it; 64 keys of a row become one word of bits, bias rows
+// are transposed once.
+#if defined(HEADWISE_KERNELS_MASK_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADWISE_KERNELS_MASK_TILE_INL_H_
+#undef HEADWISE_KERNELS_MASK_TILE_INL_H_
+#else
+#define HEADWISE_KERNELS_MASK_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/score_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headwise::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+static_assert(kTileK == 64, "a row of a tile is one 64-bit word");
+
+template <int NV, typename T>
+struct MaskTile {
+  static constexpr size_t kLanes = kBlockLanes<T, NV>;
+  bool empty = false;            // no query sees any key: skip the tile
+  bool any_hidden = false;       // some query does not see some key
+  bool biased = false;           // bias is set
+  std::uint64_t hidden[kLanes];  // bit j: key j0 + j is hidden from the query
+  T* bias;                       // [kTileK][kLanes]
+  T* rows;                       // [2][kLanes][kTileK] to transpose from
+};
+
+// The tile's place: queries [t0, t0 + n_lanes), keys [j0, j0 + n).
+struct TilePlace {
+  size_t t0, n_lanes, j0, n;
+};
+
+HWY_INLINE std::uint64_t low_bits(size_t n) {
+  return n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
+}
+
+// The first key that query t doesn't see because of the diagonal; keys past T_k don't matter.
+HWY_INLINE size_t diagonal_end(const ScoreTerms& terms, size_t t) {
+  constexpr std::ptrdiff_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
+  const auto row = static_cast<std::ptrdiff_t>(t);
+  if (terms.diagonal > 0 && row >= kMost - terms.diagonal) return static_cast<size_t>(kMost);
+  return static_cast<size_t>(std::max<std::ptrdiff_t>(row + terms.diagonal + 1, 0));
+}
+
+// Bits of the n <= 64 elements for which `test`, on vectors, holds.
+template <class D, class Test>
+HWY_INLINE std::uint64_t bits_where(D d, const hn::TFromD<D>* from, size_t n, Test&& test) {
+  const size_t N = hn::Lanes(d);
+  std::uint64_t bits = 0;
+  for (size_t j = 0; j < n; j += N) {  // reads up to a whole vector: rows are padded to 64
+    std::uint64_t part = 0;
+    std::uint8_t bytes[8] = {};
+    hn::StoreMaskBits(d, test(hn::LoadU(d, from + j)), bytes);
+    std::memcpy(&part, bytes, sizeof(part));
+    bits |= (part & low_bits(N)) << j;
+  }
+  return bits & low_bits(n);
+}
+
+// Which of n keys a boolean mask hides from query t.
+HWY_INLINE std::uint64_t hidden_by_boolean(const MaskMatrix& mask, size_t t, size_t j0, size_t n) {
+  const auto* row = static_cast<const std::uint8_t*>(mask.data) +
+                    static_cast<std::ptrdiff_t>(t) * mask.stride_t +
+                    static_cast<std::ptrdiff_t>(j0) * mask.stride_j;
+  std::uint64_t set = 0;
+  if (mask.stride_j == 0) {
+    set = *row != 0 ? low_bits(n) : 0;
+  } else {
+    std::uint8_t copy[kTileK] = {};
+    if (mask.stride_j == 1) {
+      if (n < kTileK) row = static_cast<const std::uint8_t*>(std::memcpy(copy, row, n));
+    } else {
+      for (size_t j = 0; j < n; ++j) copy[j] = row[static_cast<std::ptrdiff_t>(j) * mask.stride_j];
+      row = copy;
+    }
+    const hn::ScalableTag<std::uint8_t> d8;
+    set = bits_where(d8, row, n, [&](auto x) { return hn::Ne(x, hn::Zero(d8)); });
+  }
+  return mask.kind == MaskMatrix::Kind::ignore ? set : ~set & low_bits(n);
+}
+
+// Row t of the biases, added up into row[kTileK]; returns the keys that one of them hides. `second`
+// is working memory.
+template <typename T>
+std::uint64_t bias_row(const ScoreTerms& terms, size_t t, size_t j0, size_t n, T* row, T* second) {
+  const hn::ScalableTag<T> d;
+  std::uint64_t hidden = 0;
+  bool first = true;
+  const auto is_hidden = [&](auto x) { return hn::Eq(x, hn::Set(d, kNegInf<T>)); };
+  for (const MaskMatrix& mask : terms.masks) {
+    if (mask.kind != MaskMatrix::Kind::bias) continue;
+    const void* from = advance(mask.data, mask.dtype,
+                               static_cast<std::ptrdiff_t>(t) * mask.stride_t +
+                                   static_cast<std::ptrdiff_t>(j0) * mask.stride_j);
+    T* to = first ? row : second;
+    widen_row(from, mask.dtype, mask.stride_j, n, to);
+    std::fill(to + n, to + kTileK, T{0});
+    hidden |= bits_where(d, to, n, is_hidden);
+    if (!first)
+      for (size_t j = 0; j < kTileK; ++j) row[j] += second[j];
+    first = false;
+  }
+  // A sum that reaches -inf hides too, as it does where masks are added before they are applied.
+  return hidden | bits_where(d, row, n, is_hidden);
+}
+
+template <int NV, typename T>
+void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<NV, T>& tile) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t kLanes = MaskTile<NV, T>::kLanes;
+  T* second = tile.rows + kLanes * kTileK;
+  bool same_for_all = true;
+  for (const MaskMatrix& mask : terms.masks)
+    same_for_all &= mask.kind != MaskMatrix::Kind::bias || mask.stride_t == 0;
+  if (same_for_all) {
+    const std::uint64_t hidden = bias_row(terms, at.t0, at.j0, n, tile.rows, second);
+    for (size_t r = 0; r < at.n_lanes; ++r) tile.hidden[r] |= hidden;
+    for (size_t j = 0; j < at.n; ++j)
+      for (size_t r = 0; r < kLanes; r += hn::Lanes(d))
+        hn::Store(hn::Set(d, tile.rows[j]), d, tile.bias + j * kLanes + r);
+    return;
+  }
+  for (size_t r = 0; r < at.n_lanes; ++r)
+    tile.hidden[r] |= bias_row(terms, at.t0 + r, at.j0, n, tile.rows + r * kTileK, second);
+  if (at.n_lanes < kLanes) std::fill_n(tile.bias, kTileK * kLanes, T{0});
+  transpose(tile.rows, kTileK, at.n_lanes, at.n, tile.bias, kLanes);
+}
+
+template <int NV, typename T>
+void fill_mask_tile(const ScoreTerms& terms, const TilePlace& at, MaskTile<NV, T>& tile) {
+  using Kind = MaskMatrix::Kind;
+  tile.empty = tile.any_hidden = tile.biased = false;
+  const size_t n = terms.n_maskable <= at.j0 ? 0 : std::min(at.n, terms.n_maskable - at.j0);
+  bool boolean = false;
+  for (const MaskMatrix& mask : terms.masks) {
+    boolean |= mask.kind == Kind::keep || mask.kind == Kind::ignore;
+    tile.biased |= mask.kind == Kind::bias;
+  }
+  tile.biased &= n != 0;
+  const bool below = diagonal_end(terms, at.t0) >= at.j0 + n;
+  if (n == 0 || (below && !boolean && !tile.biased)) return;
+
+  for (size_t r = 0; r < at.n_lanes; ++r) {
+    const size_t end = diagonal_end(terms, at.t0 + r);
+    const size_t visible = end <= at.j0 ? 0 : std::min(n, end - at.j0);
+    tile.hidden[r] = low_bits(n) & ~low_bits(visible);
+  }
+  for (const MaskMatrix& mask : terms.masks) {
+    if (mask.kind != Kind::keep && mask.kind != Kind::ignore) continue;
+    std::uint64_t hidden = 0;
+    for (size_t r = 0; r < at.n_lanes; ++r) {
+      if (r == 0 || mask.stride_t != 0) hidden = hidden_by_boolean(mask, at.t0 + r, at.j0, n);
+      tile.hidden[r] |= hidden;
+    }
+  }
+  if (tile.biased) fill_bias(terms, at, n, tile);
+
+  std::uint64_t all = ~std::uint64_t{0}, any = 0;
+  for (size_t r = 0; r < at.n_lanes; ++r) {
+    all &= tile.hidden[r];
+    any |= tile.hidden[r];
+  }
+  tile.empty = (all & low_bits(at.n)) == low_bits(at.n);
+  tile.any_hidden = any != 0;
+  std::fill(tile.hidden + at.n_lanes, tile.hidden + MaskTile<NV, T>::kLanes, std::uint64_t{0});
+}
+
+// s = hidden ? -inf : s + bias, and the largest of each lane. Selected, never multiplied: what a
+// hidden key holds does not matter.
+template <int NV, typename T>
+HWY_INLINE void apply_mask_tile(const MaskTile<NV, T>& tile, size_t n, T* s, T* tile_max) {
+  using U = hwy::MakeUnsigned<T>;
+  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<U> du;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N, kBits = sizeof(T) * 8;
+  for (size_t r = 0; r < kLanes; r += N) {
+    auto largest = hn::Set(d, kNegInf<T>);
+    HWY_ALIGN U words[kTileK / kBits][N];
+    for (size_t w = 0; w < kTileK / kBits; ++w)
+      for (size_t x = 0; x < N; ++x)
+        words[w][x] = static_cast<U>(tile.any_hidden ? tile.hidden[r + x] >> (w * kBits) : 0);
+    for (size_t j = 0; j < n; ++j) {
+      auto score = hn::Load(d, s + j * kLanes + r);
+      if (tile.biased) score = hn::Add(score, hn::Load(d, tile.bias + j * kLanes + r));
+      const auto bit = hn::Set(du, static_cast<U>(U{1} << (j % kBits)));
+      const auto hidden = hn::TestBit(hn::Load(du, words[j / kBits]), bit);
+      score = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, kNegInf<T>), score);
+      hn::Store(score, d, s + j * kLanes + r);
+      largest = max_unless_nan(score, largest);
+    }
+    hn::Store(largest, d, tile_max + r);
+  }
+}
+
+}  // namespace headwise::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

@@ -1,0 +1,127 @@
+// Scores of a tile, S^T = K Q^T: kLanes queries in the lanes of NV vectors, one key a row. K is
+// read from its natural rows, one broadcast element at a time, Q^T has been packed once per block.
+// Each score is one chain of multiply-adds in ascending order over d_head.
+#if defined(HEADWISE_KERNELS_SCORE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADWISE_KERNELS_SCORE_TILE_INL_H_
+#undef HEADWISE_KERNELS_SCORE_TILE_INL_H_
+#else
+#define HEADWISE_KERNELS_SCORE_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/convert-inl.h"
+#include "kernels/tiles.h"
+#include "kernels/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headwise::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Register blocks are kBlockRows x NV accumulators, NV vectors and one broadcast: 29 of 32
+// registers, or 15 of 16. NV goes down to 1 for the last few queries.
+#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
+inline constexpr int kWidestNV = 4;
+#else
+inline constexpr int kWidestNV = 2;
+#endif
+inline constexpr int kBlockRows = 6;
+
+template <typename T>
+inline constexpr size_t kVectorLanes = hn::MaxLanes(hn::ScalableTag<T>());
+template <typename T, int NV>
+inline constexpr size_t kBlockLanes = NV* kVectorLanes<T>;
+
+template <typename T>
+inline constexpr T kNegInf = -std::numeric_limits<T>::infinity();
+
+// The larger of x and m, and m when x is NaN.
+template <class V>
+HWY_INLINE V max_unless_nan(V x, V m) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
+  return hn::Max(x, m);  // MAXPS gives its second operand
+#else
+  return hn::IfThenElse(hn::Gt(x, m), x, m);
+#endif
+}
+
+// MR keys from k: their rows of s, and the largest score of each lane into tile_max.
+template <int MR, int NV, typename T>
+HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, T* HWY_RESTRICT s,
+                           T* HWY_RESTRICT tile_max) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
+  HWY_UNROLL(8)
+  for (int r = 0; r < MR; ++r) {
+    HWY_UNROLL(4)
+    for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
+  }
+  for (size_t i = 0; i < d_head; ++i) {
+    hn::Vec<hn::ScalableTag<T>> q[NV];
+    HWY_UNROLL(4)
+    for (int v = 0; v < NV; ++v) q[v] = hn::Load(d, qt + i * kLanes + v * N);
+    HWY_UNROLL(8)
+    for (int r = 0; r < MR; ++r) {
+      const auto key = hn::Set(d, k.data[r * k.stride + static_cast<std::ptrdiff_t>(i)]);
+      HWY_UNROLL(4)
+      for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(key, q[v], acc[r][v]);
+    }
+  }
+  HWY_UNROLL(4)
+  for (int v = 0; v < NV; ++v) {
+    auto largest = hn::Load(d, tile_max + v * N);
+    HWY_UNROLL(8)
+    for (int r = 0; r < MR; ++r) {
+      hn::Store(acc[r][v], d, s + r * kLanes + v * N);
+      largest = max_unless_nan(acc[r][v], largest);
+    }
+    hn::Store(largest, d, tile_max + v * N);
+  }
+}
+
+// n rows of s and the largest score of each lane.
+template <int NV, typename T>
+HWY_INLINE void score_tile(const T* qt, Rows<T> k, size_t n, size_t d_head, T* s, T* tile_max) {
+  constexpr size_t kLanes = kBlockLanes<T, NV>;
+  std::fill_n(tile_max, kLanes, kNegInf<T>);
+  size_t j = 0;
+  const auto at = [&k](size_t row) {
+    return Rows<T>{k.data + static_cast<std::ptrdiff_t>(row) * k.stride, k.stride};
+  };
+  for (; j + kBlockRows <= n; j += kBlockRows)
+    score_rows<kBlockRows, NV>(qt, at(j), d_head, s + j * kLanes, tile_max);
+  for (; j + 4 <= n; j += 4) score_rows<4, NV>(qt, at(j), d_head, s + j * kLanes, tile_max);
+  for (; j < n; ++j) score_rows<1, NV>(qt, at(j), d_head, s + j * kLanes, tile_max);
+}
+
+// qt[i][lane] = scale * q[t0 + lane][i]; lanes from n_lanes on are 0. `rows` holds kLanes * kTileK.
+template <int NV, typename T>
+void pack_queries(const ConstMatrix& q, DType dtype, double scale, size_t t0, size_t n_lanes,
+                  size_t d_head, T* rows, T* qt) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  if (n_lanes < kLanes) std::fill_n(qt, d_head * kLanes, T{0});
+  for (size_t i = 0; i < d_head; i += kTileK) {
+    const size_t width = std::min(kTileK, d_head - i);
+    const ConstMatrix columns{advance(q.data, dtype, static_cast<std::ptrdiff_t>(i) * q.stride_i),
+                              q.stride_t, q.stride_i};
+    const Rows<T> part = rows_of(columns, dtype, t0, n_lanes, width, rows);
+    transpose(part.data, part.stride, n_lanes, width, qt + i * kLanes, kLanes);
+  }
+  // The scale in two parts: a scale rounded to f32 would shift every score by up to 6e-8 of itself.
+  const T high = static_cast<T>(scale);
+  const T low = static_cast<T>(scale - static_cast<double>(high));
+  for (T* x = qt; x != qt + d_head * kLanes; x += N) {
+    const auto value = hn::Load(d, x);
+    hn::Store(hn::MulAdd(value, hn::Set(d, high), hn::Mul(value, hn::Set(d, low))), d, x);
+  }
+}
+
+}  // namespace headwise::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

@@ -1,0 +1,118 @@
+// O^T += V^T P^T for a tile: V is read from its natural rows, P^T is the score tile itself. Each
+// output is one chain of multiply-adds in ascending order over the keys.
+#if defined(HEADWISE_KERNELS_VALUE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADWISE_KERNELS_VALUE_TILE_INL_H_
+#undef HEADWISE_KERNELS_VALUE_TILE_INL_H_
+#else
+#define HEADWISE_KERNELS_VALUE_TILE_INL_H_
+#endif
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/score_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headwise::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// MR features: o = decay * o + sum of p v over n keys; decay may be null.
+template <int MR, int NV, typename T>
+HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, size_t n, const T* decay,
+                           T* HWY_RESTRICT o) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
+  HWY_UNROLL(8)
+  for (int r = 0; r < MR; ++r) {
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Load(d, o + r * kLanes + x * N);
+  }
+  if (decay != nullptr) {
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) {
+      const auto factor = hn::Load(d, decay + x * N);
+      HWY_UNROLL(8)
+      for (int r = 0; r < MR; ++r) acc[r][x] = hn::Mul(acc[r][x], factor);
+    }
+  }
+  const T* row = v.data;
+  for (size_t j = 0; j < n; ++j, row += v.stride) {
+    hn::Vec<hn::ScalableTag<T>> weight[NV];
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) weight[x] = hn::Load(d, p + j * kLanes + x * N);
+    HWY_UNROLL(8)
+    for (int r = 0; r < MR; ++r) {
+      const auto value = hn::Set(d, row[r]);
+      HWY_UNROLL(4)
+      for (int x = 0; x < NV; ++x) acc[r][x] = hn::MulAdd(value, weight[x], acc[r][x]);
+    }
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < MR; ++r) {
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) hn::Store(acc[r][x], d, o + r * kLanes + x * N);
+  }
+}
+
+template <int NV, typename T>
+HWY_INLINE void value_tile(const T* p, Rows<T> v, size_t n, size_t d_v, const T* decay, T* o) {
+  constexpr size_t kLanes = kBlockLanes<T, NV>;
+  size_t i = 0;
+  const auto at = [&v](size_t column) { return Rows<T>{v.data + column, v.stride}; };
+  for (; i + kBlockRows <= d_v; i += kBlockRows)
+    value_rows<kBlockRows, NV>(p, at(i), n, decay, o + i * kLanes);
+  for (; i + 4 <= d_v; i += 4) value_rows<4, NV>(p, at(i), n, decay, o + i * kLanes);
+  for (; i < d_v; ++i) value_rows<1, NV>(p, at(i), n, decay, o + i * kLanes);
+}
+
+template <typename T>
+bool all_finite(Rows<T> x, size_t n, size_t width) {
+  const hn::ScalableTag<T> d;
+  const size_t N = hn::Lanes(d);
+  auto sum = hn::Zero(d);
+  T rest = 0;
+  for (size_t j = 0; j < n; ++j) {
+    const T* row = x.data + static_cast<std::ptrdiff_t>(j) * x.stride;
+    size_t i = 0;
+    for (; i + N <= width; i += N) {  // x * 0 is 0, or NaN, which stays in the sum
+      sum = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), sum);
+    }
+    for (; i < width; ++i) rest += row[i] * T{0};
+  }
+  return hn::AllTrue(d, hn::Eq(sum, sum)) && rest == rest;
+}
+
+// Where a tile hides keys, a NaN or inf of V must not meet their p = 0: `copy` gets V with 0 in
+// place of such values, and they are added to the queries that see them one by one.
+template <typename T>
+Rows<T> without_special_values(Rows<T> v, size_t n, size_t d_v, T* copy) {
+  for (size_t j = 0; j < n; ++j)
+    for (size_t i = 0; i < d_v; ++i) {
+      const T x =
+          v.data[static_cast<std::ptrdiff_t>(j) * v.stride + static_cast<std::ptrdiff_t>(i)];
+      copy[j * d_v + i] = std::isfinite(x) ? x : T{0};
+    }
+  return {copy, static_cast<std::ptrdiff_t>(d_v)};
+}
+
+template <int NV, typename T>
+void add_special_values(const T* p, Rows<T> v, size_t n, size_t d_v, const std::uint64_t* hidden,
+                        T* o) {
+  constexpr size_t kLanes = kBlockLanes<T, NV>;
+  for (size_t j = 0; j < n; ++j)
+    for (size_t i = 0; i < d_v; ++i) {
+      const T x =
+          v.data[static_cast<std::ptrdiff_t>(j) * v.stride + static_cast<std::ptrdiff_t>(i)];
+      if (std::isfinite(x)) continue;
+      for (size_t r = 0; r < kLanes; ++r)
+        if ((hidden[r] >> j & 1) == 0) o[i * kLanes + r] += p[j * kLanes + r] * x;
+    }
+}
+
+}  // namespace headwise::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
