@@ -1,5 +1,6 @@
 #include "io/refusal.h"
 
+#include <cerrno>
 #include <system_error>
 
 #include "headwise/io.h"
@@ -26,6 +27,10 @@ FileError file_error(std::string_view path, const Refusal& refusal) {
   return FileError(text);
 }
 
-std::string errno_text(int error) { return std::generic_category().message(error); }
+std::string errno_text(int error) {
+  if (error == ENOENT) return "no such file or folder";
+  if (error == EACCES) return "no permission";
+  return std::generic_category().message(error);
+}
 
 }  // namespace headwise::io

@@ -30,6 +30,6 @@ constexpr std::size_t kMaxMessage = 500;  // bytes, so letters too
 // "PATH, tensor NAME: found FOUND, expected EXPECTED", in one line.
 FileError file_error(std::string_view path, const Refusal& refusal);
 
-std::string errno_text(int error);  // "No such file or directory"
+std::string errno_text(int error);  // "no such file or folder"
 
 }  // namespace headwise::io

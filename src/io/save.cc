@@ -1,7 +1,6 @@
-// Writers of the three formats.
+// Writers of safetensors and .npy.
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -9,53 +8,17 @@
 #include "headwise/io.h"
 #include "io/npy.h"
 #include "io/output_file.h"
-#include "io/refusal.h"
 #include "io/safetensors.h"
 #include "io/utf8.h"
+#include "io/writing.h"
 #include "nlohmann/json.hpp"
 
 namespace headwise {
 namespace {
 
+using io::argument_name;
+using io::Elements;
 using io::OutputFile;
-
-std::string argument_name(const NamedView& tensor) {
-  return "tensors[\"" + printable(tensor.name) + "\"]";
-}
-
-void check_tensors(std::span<const NamedView> tensors) {
-  std::set<std::string_view> names;
-  for (const NamedView& tensor : tensors) {
-    core::check_view(argument_name(tensor), tensor.view);
-    if (!names.insert(tensor.name).second)
-      core::throw_argument(argument_name(tensor), "this name twice", "each name once");
-    if (io::find_invalid_utf8(tensor.name))
-      core::throw_argument(argument_name(tensor), "a name that is not UTF-8", "UTF-8");
-  }
-}
-
-bool is_contiguous(const ConstTensorView& view) {
-  std::size_t step = 1;
-  for (std::size_t i = view.rank(); i-- > 0;) {
-    if (view.shape[i] != 1 && view.strides[i] != static_cast<std::ptrdiff_t>(step)) return false;
-    step *= view.shape[i];
-  }
-  return true;
-}
-
-std::size_t bytes_of(const ConstTensorView& view) {  // check_view: it fits
-  return element_count(view.shape) * size_of(view.dtype);
-}
-
-void write_elements(OutputFile& out, const ConstTensorView& view) {
-  if (bytes_of(view) == 0) return;
-  if (is_contiguous(view)) {
-    out.write({static_cast<const std::byte*>(view.data), bytes_of(view)});
-    return;
-  }
-  const Tensor copy = Tensor::copy_of(view);
-  out.write({static_cast<const std::byte*>(copy.view().data), bytes_of(view)});
-}
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
@@ -84,7 +47,7 @@ std::string safetensors_header(std::span<const NamedView> tensors,
   std::uint64_t begin = 0;
   for (const std::size_t i : order) {
     const NamedView& tensor = tensors[i];
-    const std::uint64_t end = begin + bytes_of(tensor.view);
+    const std::uint64_t end = begin + io::bytes_of(tensor.view);
     if (!text.empty()) text += ",";
     text += quoted(tensor.name) + ":{\"dtype\":\"" +
             std::string(io::safetensors::name_of(tensor.view.dtype)) +
@@ -104,22 +67,11 @@ std::string safetensors_header(std::span<const NamedView> tensors,
   return length + text;
 }
 
-template <typename F>
-void write_file(const std::string& path, F&& write) {
-  try {
-    OutputFile out(path);
-    write(out);
-    out.commit();
-  } catch (const io::Refusal& refusal) {
-    throw io::file_error(path, refusal);
-  }
-}
-
 }  // namespace
 
 void save_safetensors(const std::string& path, std::span<const NamedView> tensors,
                       const std::map<std::string, std::string>& metadata) {
-  check_tensors(tensors);
+  io::check_tensors(tensors);
   for (const NamedView& tensor : tensors)
     if (tensor.name == "__metadata__")
       core::throw_argument(argument_name(tensor), "the name of the metadata", "another name");
@@ -130,9 +82,9 @@ void save_safetensors(const std::string& path, std::span<const NamedView> tensor
     return size_of(tensors[a].view.dtype) > size_of(tensors[b].view.dtype);
   });
   const std::string header = safetensors_header(tensors, order, metadata);
-  write_file(path, [&](OutputFile& out) {
+  io::write_file(path, [&](OutputFile& out) {
     out.write(header);
-    for (const std::size_t i : order) write_elements(out, tensors[i].view);
+    for (const std::size_t i : order) out.write(Elements(tensors[i].view).bytes());
   });
 }
 
@@ -140,9 +92,9 @@ void save_npy(const std::string& path, const ConstTensorView& tensor) {
   core::check_view("tensor", tensor);
   const std::string header =
       io::npy::write_header(tensor.dtype, {tensor.shape.begin(), tensor.shape.size()});
-  write_file(path, [&](OutputFile& out) {
+  io::write_file(path, [&](OutputFile& out) {
     out.write(header);
-    write_elements(out, tensor);
+    out.write(Elements(tensor).bytes());
   });
 }
 

@@ -10,6 +10,7 @@
 
 #include "headwise/io.h"
 #include "io/npy.h"
+#include "io/npz.h"
 #include "io/refusal.h"
 #include "io/regular_file.h"
 #include "io/safetensors.h"
@@ -23,6 +24,8 @@ struct Place {
   std::uint64_t begin = 0;  // of the elements, from the start of the file
   bool big_endian = false;
   bool fortran_order = false;
+  bool deflated = false;
+  bool trusted = true;  // false: a checksum is still to be verified
 };
 
 void reverse_bytes(std::span<std::byte> bytes, std::size_t width) {
@@ -57,14 +60,17 @@ struct TensorFile::State {
   std::vector<Place> places;  // one per info
   std::unordered_map<std::string_view, std::size_t> index;
   std::map<std::string, std::string> metadata;
+  std::vector<io::npz::Array> arrays;  // of an .npz, one per info
   io::Mapping mapping;
 
-  std::mutex mutex;  // guards copies
+  std::mutex mutex;  // guards copies and the places' `trusted`
   std::map<std::size_t, Buffer> copies;
 
   void read(const io::RegularFile& file);
   void read_safetensors(const io::RegularFile& file);
   void read_npy(const io::RegularFile& file);
+  void read_npz(const io::RegularFile& file);
+  Buffer copy_of(std::size_t i) const;
   const std::byte* elements(std::size_t i);
   ConstTensorView view(const std::string& name);
 };
@@ -73,6 +79,8 @@ void TensorFile::State::read(const io::RegularFile& file) {
   const auto start = read_start(file, io::npy::kMagicBytes);
   if (io::npy::has_magic(start))
     read_npy(file);
+  else if (io::zip::has_magic(start))
+    read_npz(file);
   else
     read_safetensors(file);
   for (std::size_t i = 0; i < infos.size(); ++i) index.emplace(infos[i].name, i);
@@ -108,24 +116,53 @@ void TensorFile::State::read_npy(const io::RegularFile& file) {
   places.push_back({contents.data_begin, contents.big_endian, contents.fortran_order});
 }
 
+void TensorFile::State::read_npz(const io::RegularFile& file) {
+  format = Format::npz;
+  arrays = io::npz::parse(file);
+  mapping = io::Mapping(file);
+  infos.reserve(arrays.size());
+  places.reserve(arrays.size());
+  for (const io::npz::Array& array : arrays) {
+    const io::npy::Contents& contents = array.contents;
+    infos.push_back(
+        {array.name, contents.descr, contents.type, contents.shape, contents.data_bytes});
+    Place place{array.member.data_begin, contents.big_endian, contents.fortran_order};
+    place.deflated = array.member.method == io::zip::kDeflated;
+    place.begin += contents.data_begin;  // within the member, so within the file when stored
+    place.trusted = false;
+    places.push_back(place);
+  }
+}
+
+Buffer TensorFile::State::copy_of(std::size_t i) const {
+  if (places[i].deflated)
+    return io::npz::inflate_elements(io::SpanSource(mapping.bytes()), arrays[i]);
+  Buffer copy(infos[i].bytes);
+  const auto mapped = mapping.bytes().subspan(places[i].begin, copy.size());
+  std::copy(mapped.begin(), mapped.end(), copy.data());
+  return copy;
+}
+
 // Mapped where the bytes can be used as they lie, else copied once.
 const std::byte* TensorFile::State::elements(std::size_t i) {
   const TensorInfo& info = infos[i];
-  const Place& place = places[i];
+  Place& place = places[i];
   if (info.bytes == 0) return nullptr;
-  const auto mapped = mapping.bytes().subspan(place.begin, info.bytes);
-  const std::size_t width = size_of(*info.type);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(mapped.data()) % width == 0;
-  if (aligned && !place.big_endian) return mapped.data();
   const std::lock_guard lock(mutex);
-  Buffer& copy = copies[i];
-  if (copy.size() == 0) {
-    Buffer fresh(info.bytes);
-    std::copy(mapped.begin(), mapped.end(), fresh.data());
-    if (place.big_endian) reverse_bytes({fresh.data(), fresh.size()}, width);
-    copy = std::move(fresh);
+  if (!place.trusted && !place.deflated) {
+    io::npz::check_stored(mapping.bytes(), arrays[i]);
+    place.trusted = true;
   }
-  return copy.data();
+  const std::size_t width = size_of(*info.type);
+  if (!place.deflated && !place.big_endian) {
+    const std::byte* mapped = mapping.bytes().subspan(place.begin, info.bytes).data();
+    if (reinterpret_cast<std::uintptr_t>(mapped) % width == 0) return mapped;
+  }
+  const auto before = copies.find(i);
+  if (before != copies.end()) return before->second.data();
+  Buffer copy = copy_of(i);
+  if (place.big_endian) reverse_bytes({copy.data(), copy.size()}, width);
+  return copies.emplace(i, std::move(copy)).first->second.data();
 }
 
 ConstTensorView TensorFile::State::view(const std::string& name) {

@@ -44,5 +44,20 @@ TEST(TensorFile, NpyComesBack) {
   }
 }
 
+TEST(TensorFile, NpzComesBack) {
+  const test::TempFolder folder;
+  const float x[6] = {0, 1, 2, 3, 4, 5};
+  const double y[2] = {0.5, -1};
+  const std::vector<NamedView> tensors = {{"x", {x, DType::f32, {3, 2}, {1, 3}}},
+                                          {"a/\u00e4 b", {y, {2}}},
+                                          {"", {y, Shape{}}},
+                                          {"empty", {x, {0, 3}}}};
+  save_npz(folder / "a.npz", tensors);
+  const TensorFile file = TensorFile::open(folder / "a.npz");
+  EXPECT_EQ(file.format(), TensorFile::Format::npz);
+  ASSERT_EQ(file.tensors().size(), tensors.size());
+  for (const NamedView& tensor : tensors) test::expect_equal(file.view(tensor.name), tensor.view);
+}
+
 }  // namespace
 }  // namespace headwise
