@@ -10,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "cli/common.h"
 #include "cli/info.h"
+#include "cli/inspect.h"
 #include "cli/output.h"
 #include "headwise/error.h"
 #include "headwise/io.h"
@@ -49,7 +50,10 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 // In the order of --help.
-void add_verbs(CLI::App& program, Action& action) { add_info(program, action); }
+void add_verbs(CLI::App& program, Action& action) {
+  add_inspect(program, action);
+  add_info(program, action);
+}
 
 // CLI11 would name an unknown verb only as an unexpected argument.
 void check_verb(const CLI::App& program, const std::vector<std::string>& args) {
