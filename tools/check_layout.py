@@ -6,7 +6,7 @@
   walls    which folder may include what, and calls between layers go down only
   mirror   src/a/b.cc is tested by tests/a/b_test.cc, and every test tests something
   length   at most 400 lines a file, unless a comment in its first lines has the word "lines" and says why
-  folders  at most 20 files in a folder of sources
+  folders  at most 20 files in a folder of sources; a source and its header count as one
   sizes    no raw product of numbers in src/io (core/checked.h has checked ones)
   tree     nothing generated, compiled or large is committed
 """
@@ -119,7 +119,7 @@ def check_folders(paths):
     folders = {}
     for path in paths:
         if Path(path).suffix in SOURCE_SUFFIXES:
-            folders.setdefault(str(Path(path).parent), []).append(path)
+            folders.setdefault(str(Path(path).parent), set()).add(Path(path).stem)
     for folder, files in sorted(folders.items()):
         if len(files) > MAX_FILES:
             yield f"{folder}: {len(files)} source files, at most {MAX_FILES}"

@@ -1,69 +1,36 @@
 #!/usr/bin/env python3
-"""Installs a build into an empty prefix, then builds and runs a program that knows only that prefix.
+"""A program outside the project builds and runs against an installed headwise.
 
     install_test.py BUILD_DIR
-
-By find_package and by pkg-config, from a copy of tests/install/consumer outside the project.
 """
-import argparse
-import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-CONSUMER = Path(__file__).resolve().parent / "consumer"
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+from installed import InstalledTest, run  # noqa: E402
+
 EXPECTED = "0.1.0 (2, 4, 8)\n"
 MAX_LIBRARY_BYTES = 5 * 2**20
 
 
-def run(*command, **options):
-    """Runs a command; its output belongs to the error when it fails."""
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, **options)
-    if done.returncode != 0:
-        raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout}")
-    return done.stdout
-
-
-class Install(unittest.TestCase):
-    build_dir: Path
-
+class Install(InstalledTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(tempfile.mkdtemp(prefix="install-", dir=cls.build_dir))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
-        # Moved after installing: nothing may depend on where it was put first.
-        run("cmake", "--install", cls.build_dir, "--prefix", cls.folder / "first")
-        cls.prefix = cls.folder / "prefix"
-        (cls.folder / "first").rename(cls.prefix)
-        cls.lib = next(cls.prefix.glob("lib*/**/libheadwise.*")).parent
-        cls.shared = (cls.lib / "libheadwise.so").exists()
+        super().setUpClass()
         cls.consumer = cls.folder / "consumer"
-        shutil.copytree(CONSUMER, cls.consumer)
+        shutil.copytree(HERE / "consumer", cls.consumer)
 
     def test_find_package(self):
-        build = self.folder / "consumer-build"
-        run("cmake", "-S", self.consumer, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
-        run("cmake", "--build", build)
-        self.assertEqual(run(build / "consumer"), EXPECTED)
+        self.assertEqual(run(self.build_with_cmake(self.consumer) / "consumer"), EXPECTED)
 
     def test_pkg_config(self):
-        env = os.environ | {"PKG_CONFIG_PATH": str(self.lib / "pkgconfig")}
-        kind = [] if self.shared else ["--static"]
-        flags = run("pkg-config", *kind, "--cflags", "--libs", "headwise", env=env).split()
-        program = self.folder / "by-pkg-config"
-        run(os.environ.get("CXX", "g++"), "-std=c++20", self.consumer / "consumer.cc", "-o", program, *flags)
-        env["LD_LIBRARY_PATH"] = str(self.lib)
-        self.assertEqual(run(program, env=env), EXPECTED)
+        self.assertEqual(self.run_with_pkg_config(self.consumer / "consumer.cc"), EXPECTED)
 
     def test_tool(self):
-        tool = self.prefix / "bin" / "headwise"
-        if not tool.exists():
-            self.skipTest("built without the command-line tool")
-        self.assertIn("0.1.0", run(tool, "--version", cwd="/"))
+        self.assertIn("0.1.0", run(self.tool, "--version", cwd="/"))
 
     def test_library_is_small(self):
         if not self.shared:
@@ -83,8 +50,5 @@ class Install(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("build_dir", type=Path)
-    arguments, rest = parser.parse_known_args()
-    Install.build_dir = arguments.build_dir.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    Install.build_dir = Path(sys.argv.pop(1)).resolve()
+    unittest.main()

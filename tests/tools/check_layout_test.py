@@ -85,6 +85,8 @@ class CheckLayout(unittest.TestCase):
         for i in range(20):
             self.write(f"src/core/a{i}.h")
             self.write(f"src/io/a{i}.h")
+            self.write(f"include/headwise/a{i}.h")
+            self.write(f"include/headwise/a{i}.py")
         self.write("src/io/one_more.h")
         self.expect("src/io: 21 source files")
 
