@@ -31,8 +31,6 @@ HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kDropoutKeys = 4;  // keys of one Philox counter
-
 // The softmax of some keys, unnormalised, for kLanes queries.
 template <typename T>
 struct State {
@@ -82,12 +80,6 @@ Workspace<T> take_workspace(const FlashForwardArgs& a, runtime::ScratchFrame& fr
     w.states[i] = {frame.take<T>(a.d_v * kLanes), frame.take<T>(kLanes), frame.take<T>(kLanes),
                    false};
   return w;
-}
-
-// m without its -inf: s - m must not be -inf - -inf. exp(-inf - 0) is the 0 that is meant.
-template <class D, class V>
-HWY_INLINE V finite_base(D d, V m) {
-  return hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, kNegInf<hn::TFromD<D>>)), m);
 }
 
 template <int NV, typename T>
@@ -140,7 +132,7 @@ class Block {
     if (mask_.any_hidden || mask_.biased) apply_mask_tile(mask_, at.n, w_.s, w_.tile_max);
     note_seen(at.n);
     const bool decays = softmax(at.n, state) && !first;
-    if (a_.dropout.p > 0) drop(at);
+    if (a_.dropout.p > 0) drop_tile<NV>(a_.dropout, at, w_.factors, w_.s);
     const T* decay = decays ? w_.decay : nullptr;
     if (!mask_.any_hidden || all_finite(v, at.n, a_.d_v)) {
       value_tile<NV>(w_.s, v, at.n, a_.d_v, decay, state.o);
@@ -192,16 +184,6 @@ class Block {
     HWY_UNROLL(4)
     for (int x = 0; x < NV; ++x) hn::Store(sum[x], d, state.l + x * N);
     return grown;
-  }
-
-  void drop(const TilePlace& at) {
-    const D d;
-    for (size_t j = 0; j < at.n; ++j) {
-      if (j % kDropoutKeys == 0) dropout_factors<T, kLanes>(a_.dropout, t0_, at.j0 + j, w_.factors);
-      const T* factor = w_.factors + j % kDropoutKeys * kLanes;
-      for (T *p = w_.s + j * kLanes, *end = p + kLanes; p != end; p += N, factor += N)
-        hn::Store(hn::Mul(hn::Load(d, p), hn::Load(d, factor)), d, p);
-    }
   }
 
   // into = into and the later keys of `from`. A state that saw nothing leaves the other's bits.
@@ -277,21 +259,9 @@ template <typename T>
 void forward(const FlashForwardArgs& a) {
   runtime::ScratchFrame frame;
   const Workspace<T> w = take_workspace<T>(a, frame);
-  for (size_t t = 0; t < a.n_q;) {
-    // Few queries don't pay for lanes that they leave empty.
-    const size_t left = a.n_q - t;
-    size_t n = std::min(left, kVectorLanes<T>);
-    if (left <= kBlockLanes<T, 1>) {
-      Block<1, T>(a, w, a.t0 + t, n).run();
-    } else if (left <= kBlockLanes<T, 2> || kWidestNV == 2) {
-      n = std::min(left, kBlockLanes<T, 2>);
-      Block<2, T>(a, w, a.t0 + t, n).run();
-    } else {
-      n = std::min(left, kBlockLanes<T, kWidestNV>);
-      Block<kWidestNV, T>(a, w, a.t0 + t, n).run();
-    }
-    t += n;
-  }
+  for_each_block<T>(a.t0, a.n_q, [&](auto width, size_t t0, size_t n) {
+    Block<decltype(width)::value, T>(a, w, t0, n).run();
+  });
 }
 
 void flash_forward_on_target(const FlashForwardArgs& a) {

@@ -34,11 +34,6 @@ struct MaskTile {
   T* rows;                       // [2][kLanes][kTileK] to transpose from
 };
 
-// The tile's place: queries [t0, t0 + n_lanes), keys [j0, j0 + n).
-struct TilePlace {
-  size_t t0, n_lanes, j0, n;
-};
-
 HWY_INLINE std::uint64_t low_bits(size_t n) {
   return n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
 }

@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "hwy/highway.h"
 #include "kernels/args.h"
+#include "kernels/score_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
@@ -48,8 +49,10 @@ HWY_INLINE void philox_lanes(PhiloxVec (&x)[4], std::uint64_t seed) {
   }
 }
 
-// factors[j][lane], 4 keys from the multiple of four j0: 1 / (1 - p) where the weight of query
-// t0 + lane is kept, else 0.
+constexpr size_t kDropoutKeys = 4;  // keys of one counter
+
+// factors[j][lane], kDropoutKeys keys from the multiple of four j0: 1 / (1 - p) where the weight of
+// query t0 + lane is kept, else 0.
 template <typename T, size_t kLanes>
 void dropout_factors(const Dropout& dropout, size_t t0, size_t j0, T* factors) {
   const PhiloxTag d;
@@ -63,11 +66,11 @@ void dropout_factors(const Dropout& dropout, size_t t0, size_t j0, T* factors) {
   for (size_t lane = 0; lane < kLanes; lane += N) {
     const auto low = hn::Set(d, 0xffffffffu);
     PhiloxVec x[4] = {hn::And(hn::Iota(d, static_cast<std::uint64_t>(t0 + lane)), low),
-                      hn::Set(d, static_cast<std::uint32_t>(j0 / 4)),
+                      hn::Set(d, static_cast<std::uint32_t>(j0 / kDropoutKeys)),
                       hn::Set(d, static_cast<std::uint32_t>(dropout.head)),
                       hn::Set(d, dropout.head >> 32)};
     philox_lanes(x, dropout.seed);
-    for (size_t w = 0; w < 4; ++w) {
+    for (size_t w = 0; w < kDropoutKeys; ++w) {
       const auto keep = hn::RebindMask(df, hn::Gt(hn::BitCast(di, x[w]), last_dropped));
       const auto factor = hn::IfThenElseZero(keep, kept);
       T* to = factors + w * kLanes + lane;
@@ -78,6 +81,19 @@ void dropout_factors(const Dropout& dropout, size_t t0, size_t j0, T* factors) {
         hn::StoreU(hn::DemoteTo(d32, factor), d32, to);
       }
     }
+  }
+}
+
+// p *= factor for a tile of weights; `factors` holds kDropoutKeys * kLanes.
+template <int NV, typename T>
+void drop_tile(const Dropout& dropout, const TilePlace& at, T* factors, T* p) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  for (size_t j = 0; j < at.n; ++j, p += kLanes) {
+    if (j % kDropoutKeys == 0) dropout_factors<T, kLanes>(dropout, at.t0, at.j0 + j, factors);
+    const T* factor = factors + j % kDropoutKeys * kLanes;
+    for (size_t r = 0; r < kLanes; r += N)
+      hn::Store(hn::Mul(hn::Load(d, p + r), hn::Load(d, factor + r)), d, p + r);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/convert-inl.h"
@@ -38,6 +39,11 @@ inline constexpr size_t kBlockLanes = NV* kVectorLanes<T>;
 template <typename T>
 inline constexpr T kNegInf = -std::numeric_limits<T>::infinity();
 
+// The tile's place: queries [t0, t0 + n_lanes), keys [j0, j0 + n).
+struct TilePlace {
+  size_t t0, n_lanes, j0, n;
+};
+
 // The larger of x and m, and m when x is NaN.
 template <class V>
 HWY_INLINE V max_unless_nan(V x, V m) {
@@ -46,6 +52,13 @@ HWY_INLINE V max_unless_nan(V x, V m) {
 #else
   return hn::IfThenElse(hn::Gt(x, m), x, m);
 #endif
+}
+
+// A row max without its -inf: s - m must not be -inf - -inf, and exp(-inf - 0) is the 0 that is
+// meant.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V finite_base(D d, V m) {
+  return hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, kNegInf<hn::TFromD<D>>)), m);
 }
 
 // MR keys from k: their rows of s, and the largest score of each lane into tile_max.
@@ -118,6 +131,27 @@ void pack_queries(const ConstMatrix& q, DType dtype, double scale, size_t t0, si
   for (T* x = qt; x != qt + d_head * kLanes; x += N) {
     const auto value = hn::Load(d, x);
     hn::Store(hn::MulAdd(value, hn::Set(d, high), hn::Mul(value, hn::Set(d, low))), d, x);
+  }
+}
+
+// Calls body(std::integral_constant<int, NV>, t0, n_lanes) for blocks of the queries [t0, t0 +
+// n_q). The last few don't pay for lanes that they leave empty.
+template <typename T, class Body>
+HWY_INLINE void for_each_block(size_t t0, size_t n_q, Body&& body) {
+  const size_t end = t0 + n_q;
+  while (t0 != end) {
+    const size_t left = end - t0;
+    if (left <= kBlockLanes<T, 1>) {
+      body(std::integral_constant<int, 1>(), t0, left);
+      return;
+    }
+    if (kWidestNV > 2 && left <= kBlockLanes<T, 2>) {
+      body(std::integral_constant<int, 2>(), t0, left);
+      return;
+    }
+    const size_t n = std::min(left, kBlockLanes<T, kWidestNV>);
+    body(std::integral_constant<int, kWidestNV>(), t0, n);
+    t0 += n;
   }
 }
 
