@@ -1,5 +1,7 @@
 // O^T += V^T P^T for a tile: V is read from its natural rows, P^T is the score tile itself. Each
-// output is one chain of multiply-adds in ascending order over the keys.
+// output of a tile is one chain of multiply-adds in ascending order over its keys, which starts at
+// 0: a chain that went on from tile to tile would round every term at the size of the whole sum
+// (2.5e-6 of the mean of 0, 1, ... 69999, now below 1e-6).
 #if defined(HEADWISE_KERNELS_VALUE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_KERNELS_VALUE_TILE_INL_H_
 #undef HEADWISE_KERNELS_VALUE_TILE_INL_H_
@@ -28,15 +30,7 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, size_t n, const T
   HWY_UNROLL(8)
   for (int r = 0; r < MR; ++r) {
     HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Load(d, o + r * kLanes + x * N);
-  }
-  if (decay != nullptr) {
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) {
-      const auto factor = hn::Load(d, decay + x * N);
-      HWY_UNROLL(8)
-      for (int r = 0; r < MR; ++r) acc[r][x] = hn::Mul(acc[r][x], factor);
-    }
+    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
   }
   const T* row = v.data;
   for (size_t j = 0; j < n; ++j, row += v.stride) {
@@ -50,10 +44,14 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, size_t n, const T
       for (int x = 0; x < NV; ++x) acc[r][x] = hn::MulAdd(value, weight[x], acc[r][x]);
     }
   }
-  HWY_UNROLL(8)
-  for (int r = 0; r < MR; ++r) {
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) hn::Store(acc[r][x], d, o + r * kLanes + x * N);
+  HWY_UNROLL(4)
+  for (int x = 0; x < NV; ++x) {
+    const auto factor = decay != nullptr ? hn::Load(d, decay + x * N) : hn::Set(d, T{1});
+    HWY_UNROLL(8)
+    for (int r = 0; r < MR; ++r) {
+      T* at = o + r * kLanes + x * N;
+      hn::Store(hn::MulAdd(hn::Load(d, at), factor, acc[r][x]), d, at);
+    }
   }
 }
 
