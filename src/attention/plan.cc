@@ -1,0 +1,57 @@
+#include "attention/plan.h"
+
+#include <algorithm>
+
+#include "kernels/flash_forward.h"
+
+namespace headwise::attention {
+namespace {
+
+// Multiply-adds below which waking threads costs more than it saves: a fork-join takes about
+// 2 us, in which one core does some 100 thousand of them.
+constexpr double kWorthThreads = 2e5;
+
+double multiply_adds(const Problem& p, const Outputs& out) {
+  const double scores = static_cast<double>(p.n_batch) * static_cast<double>(p.n_heads) *
+                        static_cast<double>(p.T_q) * static_cast<double>(p.T_k);
+  const bool weights = out.weights.data != nullptr || out.average_weights.data != nullptr;
+  // A score costs about as much again in exp, max and rescaling as 16 multiply-adds.
+  const double each =
+      static_cast<double>(p.d_head) * (weights ? 2 : 1) + static_cast<double>(p.d_v) + 16;
+  return scores * each * (p.terms.diagonal == kernels::kNoDiagonal ? 1.0 : 0.5);
+}
+
+}  // namespace
+
+Plan make_plan(const Problem& p, const Outputs& out) {
+  Plan plan;
+  plan.block_q = std::max<std::size_t>(kernels::flash_forward_block(p.dtype), 1);
+  plan.n_blocks = p.T_q / plan.block_q + (p.T_q % plan.block_q != 0 ? 1 : 0);
+  const bool nothing_to_write = p.d_v == 0 && out.row_max.data == nullptr &&
+                                out.row_sum.data == nullptr && out.log_sum_exp.data == nullptr &&
+                                out.weights.data == nullptr && out.average_weights.data == nullptr;
+  plan.n_tasks = nothing_to_write ? 0 : p.n_batch * p.n_heads * plan.n_blocks;
+  plan.longest_first = p.terms.diagonal != kernels::kNoDiagonal;
+  plan.on_calling_thread = multiply_adds(p, out) < kWorthThreads;
+  return plan;
+}
+
+Task block_at(const Problem& p, const Plan& plan, std::size_t n) {
+  const std::size_t block = plan.longest_first ? plan.n_blocks - 1 - n : n;
+  const std::size_t t0 = block * plan.block_q;
+  return {0, 0, t0, std::min(plan.block_q, p.T_q - t0)};
+}
+
+// Order, outermost first: batch, key and value head, block of queries, query head of the group.
+Task task_at(const Problem& p, const Plan& plan, std::size_t index) {
+  const std::size_t in_group = index % p.group;
+  index /= p.group;
+  Task task = block_at(p, plan, index % plan.n_blocks);
+  index /= plan.n_blocks;
+  const std::size_t n_groups = p.n_heads / p.group;
+  task.b = index / n_groups;
+  task.h = index % n_groups * p.group + in_group;
+  return task;
+}
+
+}  // namespace headwise::attention

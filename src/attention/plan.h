@@ -1,0 +1,39 @@
+// How a call is cut into tasks. The one place that decides which kernel runs, on how many queries
+// at a time and in which order; sizes alone decide it, never the number of threads, and no decision
+// changes a bit of the result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/problem.h"
+
+namespace headwise::attention {
+
+enum class Kernel : std::uint8_t {
+  flash,  // blocks of queries against all their keys, online softmax
+};
+
+struct Plan {
+  Kernel kernel = Kernel::flash;
+  std::size_t block_q = 1;        // queries of one task
+  std::size_t n_blocks = 0;       // of each head
+  std::size_t n_tasks = 0;        // blocks of all heads
+  bool longest_first = false;     // causal: the last queries see the most keys
+  bool on_calling_thread = true;  // too little work to wake others
+};
+
+Plan make_plan(const Problem& problem, const Outputs& outputs);
+
+struct Task {
+  std::size_t b, h;     // flat batch index, query head
+  std::size_t t0, n_q;  // queries [t0, t0 + n_q)
+};
+
+// Task `index` in [0, n_tasks). Neighbours share keys and values, so that they stay in cache.
+Task task_at(const Problem& problem, const Plan& plan, std::size_t index);
+
+// Queries of block `n` of every head, in the order of the plan.
+Task block_at(const Problem& problem, const Plan& plan, std::size_t n);
+
+}  // namespace headwise::attention

@@ -1,0 +1,230 @@
+// scaled_dot_product_attention against the definition: options, shapes, strides, dtypes and
+// instruction sets drawn at random, then each optional output.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "headwise/attention.h"
+#include "support/attention_reference.h"
+#include "support/isas.h"
+#include "support/strided_tensor.h"
+
+namespace headwise {
+namespace {
+
+using test::for_each_index;
+using test::Memory;
+using test::StridedTensor;
+
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+
+// A call with its tensors, drawn from a seed.
+class RandomCall {
+  template <typename C>
+  auto pick(const C& values) {
+    const std::size_t n = std::size(values);
+    return values[std::uniform_int_distribution<std::size_t>(0, n - 1)(random_)];
+  }
+
+ public:
+  RandomCall(unsigned seed, DType dtype) : random_(seed), dtype_(dtype) {
+    draw_inputs();
+    draw_options();
+    o = output(dtype, test::with(test::with(outer_, T_q_), d_v_));
+  }
+
+  StridedTensor q, k, v, o;
+  AttentionOptions options;
+
+  StridedTensor output(DType dtype, const Shape& shape) {
+    return {dtype, shape, pick(test::kWritable)};
+  }
+  Shape outer() const { return outer_; }
+  void check_output() const {
+    test::expect_output(test::reference_call(q, k, v, options), o);
+    EXPECT_TRUE(o.surroundings_untouched());
+  }
+
+ private:
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  Memory any_memory() { return chance(0.15) ? Memory::expanded : pick(test::kWritable); }
+
+  void draw_inputs() {
+    static constexpr std::size_t kLengths[] = {1, 2, 3, 7, 16, 17, 33, 65};
+    static constexpr std::size_t kWidths[] = {1, 2, 3, 8, 16, 17, 40, 64, 65};
+    T_q_ = chance(0.03) ? 0 : pick(kLengths);
+    T_k_ = chance(0.03) ? 0 : pick(kLengths);
+    d_head_ = chance(0.03) ? 0 : pick(kWidths);
+    d_v_ = chance(0.03) ? 0 : pick(kWidths);
+    static constexpr std::size_t kRanks[] = {2, 3, 4, 4, 4, 5};
+    const std::size_t rank = pick(kRanks);
+    Shape q_outer, k_outer, v_outer;
+    for (std::size_t n = 0; n + 3 < rank; ++n) {
+      const std::size_t size = pick(std::vector<std::size_t>{1, 2, 3});
+      outer_.push_back(size);
+      q_outer.push_back(size);
+      k_outer.push_back(chance(0.2) ? 1 : size);
+      v_outer.push_back(chance(0.2) ? 1 : size);
+    }
+    if (rank > 2) {
+      const std::size_t n_kv_heads = pick(std::vector<std::size_t>{1, 2, 3});
+      const std::size_t n_heads = n_kv_heads * pick(std::vector<std::size_t>{1, 1, 2, 3});
+      outer_.push_back(n_heads);
+      q_outer.push_back(n_heads);
+      k_outer.push_back(n_kv_heads);
+      v_outer.push_back(chance(0.1) ? 1 : n_kv_heads);
+    }
+    q = input(q_outer, T_q_, d_head_);
+    k = input(k_outer, T_k_, d_head_);
+    v = input(v_outer, T_k_, d_v_);
+  }
+
+  StridedTensor input(const Shape& outer, std::size_t rows, std::size_t columns) {
+    StridedTensor tensor(dtype_, test::with(test::with(outer, rows), columns), any_memory());
+    tensor.fill_normal(random_);
+    return tensor;
+  }
+
+  Mask draw_mask(StridedTensor& memory) {
+    Shape shape;
+    for (const std::size_t size : outer_) shape.push_back(chance(0.4) ? 1 : size);
+    shape.push_back(chance(0.2) ? 1 : T_q_);
+    shape.push_back(chance(0.2) ? 1 : T_k_ - options.n_always_visible);
+    while (shape.size() > 2 && chance(0.3)) shape = Shape(shape.begin() + 1, shape.end());
+    if (chance(0.6)) {
+      memory = StridedTensor(DType::boolean, shape, any_memory());
+      memory.fill_flags(random_, chance(0.2) ? 0.05 : 0.6);
+      return chance(0.5) ? Mask::keep(memory) : Mask::ignore(memory);
+    }
+    const bool half = dtype_ == DType::bf16 || dtype_ == DType::f16;
+    memory = StridedTensor(half && chance(0.5) ? DType::f32 : dtype_, shape, any_memory());
+    memory.fill_normal(random_, 2.0);
+    for_each_index(memory.shape(), [&](const Shape& index) {
+      if (chance(0.2)) memory.set(index, -test::kInfinity);
+    });
+    return Mask::bias(memory);
+  }
+
+  void draw_options() {
+    if (chance(0.3)) options.scale = pick(std::vector<double>{0.0, -0.5, 0.25, 1.0});
+    if (chance(0.4))
+      options.causal = chance(0.5) ? CausalAlign::top_left : CausalAlign::bottom_right;
+    if (chance(0.2)) options.n_always_visible = std::min<std::size_t>(T_k_, 2);
+    if (chance(0.5)) options.mask = draw_mask(mask_memory_[0]);
+    if (chance(0.2)) options.second_mask = draw_mask(mask_memory_[1]);
+    if (chance(0.2)) options.dropout_p = pick(std::vector<double>{0.1, 0.5, 1.0});
+    options.dropout_seed = random_();
+  }
+
+  std::mt19937 random_;
+  DType dtype_;
+  Shape outer_;
+  std::size_t T_q_ = 0, T_k_ = 0, d_head_ = 0, d_v_ = 0;
+  StridedTensor mask_memory_[2];
+};
+
+TEST(Forward, RandomCallsFollowTheDefinition) {
+  test::for_each_isa([] {
+    for (const DType dtype : kDTypes)
+      for (unsigned seed = 0; seed < 60; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(dtype)));
+        RandomCall call(seed, dtype);
+        scaled_dot_product_attention(call.q, call.k, call.v, call.options, call.o.view());
+        call.check_output();
+        if (::testing::Test::HasFailure()) return;
+      }
+  });
+}
+
+// All extras at once, in any strides; o keeps its bits (need_weights changes nothing).
+TEST(Forward, RandomExtrasFollowTheDefinition) {
+  test::for_each_isa([] {
+    for (const DType dtype : kDTypes)
+      for (unsigned seed = 100; seed < 125; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(dtype)));
+        RandomCall call(seed, dtype);
+        scaled_dot_product_attention(call.q, call.k, call.v, call.options, call.o.view());
+        const auto alone = call.o.bits();
+
+        const test::AttentionReference r =
+            test::reference_call(call.q, call.k, call.v, call.options);
+        const DType row_dtype = dtype == DType::f64 ? DType::f64 : DType::f32;
+        StridedTensor m = call.output(row_dtype, r.rows_shape);
+        StridedTensor l = call.output(row_dtype, r.rows_shape);
+        StridedTensor lse = call.output(row_dtype, r.rows_shape);
+        StridedTensor weights = call.output(dtype, test::with(r.rows_shape, r.T_k));
+        Shape batch = call.outer();
+        if (!batch.empty()) batch = Shape(batch.begin(), batch.end() - 1);
+        StridedTensor average = call.output(dtype, test::with(test::with(batch, r.T_q), r.T_k));
+        AttentionExtras extras;
+        extras.row_max = m.view();
+        extras.row_sum = l.view();
+        extras.log_sum_exp = lse.view();
+        extras.weights = weights.view();
+        extras.average_weights = average.view();
+        scaled_dot_product_attention(call.q, call.k, call.v, call.options, call.o.view(), extras);
+        EXPECT_EQ(call.o.bits(), alone);
+
+        const double eps = test::rounding(row_dtype);
+        std::vector<double> mean(element_count(average.shape()), 0.0);
+        double largest_score = 0.0;
+        for (const double size : r.score_size) largest_score = std::max(largest_score, size);
+        for_each_index(r.rows_shape, [&, row = std::size_t{0}](const Shape& at) mutable {
+          const std::size_t head = row / r.T_q, t = row % r.T_q;
+          ++row;
+          const test::ReferenceResult& expected = r.heads[head];
+          const double error = eps * (16 + 4 * r.score_size[head]);
+          const double em = expected.m[t], el = expected.l[t];
+          if (el == 0.0) {
+            EXPECT_EQ(m(at), -test::kInfinity);
+            EXPECT_EQ(l(at), 0.0);
+            EXPECT_EQ(lse(at), -test::kInfinity);
+          } else {
+            EXPECT_NEAR(m(at), em, error);
+            EXPECT_NEAR(l(at), el, error * el);
+            EXPECT_NEAR(lse(at), em + std::log(el), 2 * error);
+          }
+          for (std::size_t j = 0; j < r.T_k; ++j) {
+            const double p = expected.p[t * r.T_k + j];
+            ASSERT_TRUE(test::close(weights(test::with(at, j)), p, dtype, p, r.score_size[head]))
+                << "weights" << to_string(test::with(at, j));
+            mean[(head / r.n_heads * r.T_q + t) * r.T_k + j] += p / static_cast<double>(r.n_heads);
+          }
+        });
+        for_each_index(average.shape(), [&, n = std::size_t{0}](const Shape& at) mutable {
+          ASSERT_TRUE(test::close(average(at), mean[n], dtype, mean[n], largest_score))
+              << "average_weights" << to_string(at);
+          ++n;
+        });
+        for (const StridedTensor* tensor : {&call.o, &m, &l, &lse, &weights, &average})
+          EXPECT_TRUE(tensor->surroundings_untouched());
+        if (::testing::Test::HasFailure()) return;
+      }
+  });
+}
+
+TEST(Forward, ReturnsANewTensor) {
+  std::mt19937 random(3);
+  const StridedTensor q = StridedTensor(DType::f32, {2, 4, 3, 8}).fill_normal(random);
+  const StridedTensor k = StridedTensor(DType::f32, {2, 2, 5, 8}).fill_normal(random);
+  const StridedTensor v = StridedTensor(DType::f32, {2, 2, 5, 6}).fill_normal(random);
+  EXPECT_EQ(attention_output_shape(q, k, v), (Shape{2, 4, 3, 6}));
+  const Tensor o = scaled_dot_product_attention(q, k, v);
+  test::expect_output(test::reference_call(q, k, v), o);
+}
+
+// A mean over no heads, and any other empty dim, is a tensor of the right shape and of zeros.
+TEST(Forward, AverageOverNoHeadsIsZero) {
+  const StridedTensor q(DType::f32, {2, 0, 3, 8}), k(DType::f32, {2, 0, 5, 8});
+  StridedTensor o(DType::f32, {2, 0, 3, 8}), average(DType::f32, {2, 3, 5}, Memory::columns);
+  AttentionExtras extras;
+  extras.average_weights = average.view();
+  scaled_dot_product_attention(q, k, k, {}, o.view(), extras);
+  for_each_index(average.shape(), [&](const Shape& at) { EXPECT_EQ(average(at), 0.0); });
+  EXPECT_TRUE(average.surroundings_untouched());
+}
+
+}  // namespace
+}  // namespace headwise

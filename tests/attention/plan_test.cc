@@ -1,0 +1,76 @@
+#include "attention/plan.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/flash_forward.h"
+
+namespace headwise::attention {
+namespace {
+
+Problem problem_of(std::size_t n_batch, std::size_t n_heads, std::size_t n_kv_heads,
+                   std::size_t T_q) {
+  Problem p;
+  p.n_batch = n_batch;
+  p.n_heads = n_heads;
+  p.n_kv_heads = n_kv_heads;
+  p.group = n_heads / n_kv_heads;
+  p.T_q = T_q;
+  p.T_k = 10;
+  p.d_head = p.d_v = 8;
+  return p;
+}
+
+TEST(Plan, EveryQueryBelongsToOneTask) {
+  const std::size_t block = kernels::flash_forward_block(DType::f32);
+  for (const std::size_t T_q :
+       {std::size_t{0}, std::size_t{1}, block - 1, block, block + 1, 3 * block + 2})
+    for (const bool causal : {false, true}) {
+      Problem p = problem_of(2, 6, 2, T_q);
+      if (causal) p.terms.diagonal = 0;
+      const Plan plan = make_plan(p, {});
+      EXPECT_EQ(plan.longest_first, causal);
+      std::vector<int> seen(p.n_batch * p.n_heads * T_q, 0);
+      for (std::size_t n = 0; n < plan.n_tasks; ++n) {
+        const Task task = task_at(p, plan, n);
+        ASSERT_GT(task.n_q, 0u);
+        for (std::size_t t = task.t0; t < task.t0 + task.n_q; ++t)
+          ++seen.at((task.b * p.n_heads + task.h) * T_q + t);
+      }
+      for (const int count : seen) ASSERT_EQ(count, 1);
+    }
+}
+
+TEST(Plan, CausalBeginsWithTheLongestAndNeighboursShareKeys) {
+  const std::size_t block = kernels::flash_forward_block(DType::f32);
+  Problem p = problem_of(1, 6, 2, 4 * block);
+  p.terms.diagonal = 0;
+  const Plan plan = make_plan(p, {});
+  for (std::size_t n = 1; n < plan.n_tasks; ++n) {
+    const Task before = task_at(p, plan, n - 1), task = task_at(p, plan, n);
+    EXPECT_GE(task.h / p.group, before.h / p.group);
+    if (task.h / p.group == before.h / p.group) {
+      EXPECT_LE(task.t0, before.t0);
+    }
+  }
+}
+
+TEST(Plan, NothingToWriteIsNoTask) {
+  Problem p = problem_of(1, 1, 1, 5);
+  p.d_v = 0;
+  EXPECT_EQ(make_plan(p, {}).n_tasks, 0u);
+  float row = 0;
+  Outputs out;
+  out.row_max.data = &row;
+  EXPECT_EQ(make_plan(p, out).n_tasks, 1u);
+}
+
+TEST(Plan, SmallWorkStaysOnTheCallingThread) {
+  EXPECT_TRUE(make_plan(problem_of(1, 2, 2, 4), {}).on_calling_thread);
+  Problem large = problem_of(8, 8, 8, 512);
+  large.T_k = 512;
+  EXPECT_FALSE(make_plan(large, {}).on_calling_thread);
+}
+
+}  // namespace
+}  // namespace headwise::attention
