@@ -63,8 +63,9 @@ class HeaderHandler final : public JsonHandler {
   }
 
   void key(std::string& name) override {
-    if (depth_ == 1) name_ = std::move(name);
-    if (depth_ == 2) {
+    if (depth_ == 1) {
+      name_ = std::move(name);
+    } else if (depth_ == 2) {
       key_ = std::move(name);
       field_ = in_metadata() ? Field::other : field_named(key_);
     }

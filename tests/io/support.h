@@ -65,7 +65,7 @@ std::string file_error_of(F&& action) {
   try {
     action();
   } catch (const FileError& error) {
-    const std::string message = error.what();
+    std::string message = error.what();
     EXPECT_LE(message.size(), 500u) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     return message;

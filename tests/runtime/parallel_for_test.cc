@@ -68,6 +68,7 @@ TEST(ParallelFor, AnExceptionReachesTheCallerAfterAllOtherTasks) {
 TEST(ParallelFor, SeveralCallersAtOnce) {
   const ScopedThreads scope(3);
   std::vector<std::thread> callers;
+  callers.reserve(8);
   for (int c = 0; c < 8; ++c)
     callers.emplace_back([] {
       for (int r = 0; r < 20; ++r) expect_every_index_once(50);
