@@ -42,10 +42,10 @@ class Mask {
 };
 
 struct AttentionOptions {
-  std::optional<double> scale;        // default 1 / sqrt(d_head); any value
-  std::optional<CausalAlign> causal;  // default: no causal mask
-  std::optional<Mask> mask;  // broadcasts to [..., n_heads, T_q, T_k]; never expanded in memory
-  std::optional<Mask> second_mask;  // both must allow a key, both biases are added
+  std::optional<double> scale{};        // default 1 / sqrt(d_head); any value
+  std::optional<CausalAlign> causal{};  // default: no causal mask
+  std::optional<Mask> mask{};  // broadcasts to [..., n_heads, T_q, T_k]; never expanded in memory
+  std::optional<Mask> second_mask{};  // both must allow a key, both biases are added
   // The last keys that every query sees, whatever masks and causal say: masks have T_k minus this
   // many columns, and the diagonal is placed as if these keys were not there.
   std::size_t n_always_visible = 0;

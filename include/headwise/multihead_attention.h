@@ -26,24 +26,24 @@ struct MultiheadAttentionOptions {
   bool bias = true;            // in_proj_bias and out_proj.bias
   bool add_bias_kv = false;    // one learned key and value after the projected ones, always visible
   bool add_zero_attn = false;  // one key and value of zeros at the very end, always visible
-  std::optional<std::size_t> kdim;  // width of key, default embed_dim
-  std::optional<std::size_t> vdim;  // width of value, default embed_dim
-  bool batch_first = false;         // false: (T, B, embed_dim); true: (B, T, embed_dim)
-  DType dtype = DType::f32;         // of parameters, inputs and outputs: f32, f64, bf16 or f16
+  std::optional<std::size_t> kdim{};  // width of key, default embed_dim
+  std::optional<std::size_t> vdim{};  // width of value, default embed_dim
+  bool batch_first = false;           // false: (T, B, embed_dim); true: (B, T, embed_dim)
+  DType dtype = DType::f32;           // of parameters, inputs and outputs: f32, f64, bf16 or f16
   // Beyond torch's:
-  std::optional<std::size_t> num_kv_heads;  // divides num_heads; default num_heads
-  std::optional<std::size_t> head_dim;      // default embed_dim / num_heads
+  std::optional<std::size_t> num_kv_heads{};  // divides num_heads; default num_heads
+  std::optional<std::size_t> head_dim{};      // default embed_dim / num_heads
   // How the projections are named and stored. torch: in_proj_weight (or q_proj_weight,
   // k_proj_weight, v_proj_weight) and out_proj.weight; fused: the bias-free module's
-  // qkv_proj.weight and out_proj.weight, whose rows are q, k, v.
+  // qkv_proj.weight, whose rows are q, k, v, and out_proj.weight; `bias` counts as false.
   enum class Names : std::uint8_t { torch, fused } names = Names::torch;
 };
 
 struct ForwardOptions {
   // torch's meaning is Mask::ignore, or Mask::bias for a floating mask.
-  std::optional<Mask> key_padding_mask;  // (B, T_k), or (T_k) for unbatched input
+  std::optional<Mask> key_padding_mask{};  // (B, T_k), or (T_k) for unbatched input
   std::optional<Mask>
-      attn_mask;  // (T_q, T_k), (B * num_heads, T_q, T_k), or (B, 1 or num_heads, T_q, T_k)
+      attn_mask{};  // (T_q, T_k), (B * num_heads, T_q, T_k), or (B, 1 or num_heads, T_q, T_k)
   bool need_weights = true;
   bool average_attn_weights = true;
   // Without attn_mask: causal, top-left. With one: a hint, and the mask is what counts.
@@ -102,6 +102,7 @@ class HEADWISE_API MultiheadAttention {
 
  private:
   struct State;
+  explicit MultiheadAttention(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -1,0 +1,121 @@
+#include "module/projection.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "core/convert.h"
+
+namespace headwise::module {
+namespace {
+
+kernels::PackedWeights packed(const Parameters::Projection& p) { return {p.weight, p.bias}; }
+
+Tensor flat(const ConstTensorView& bias, DType dtype) {
+  if (bias.data == nullptr) return {};
+  return core::converted(ConstTensorView(bias.data, bias.dtype, {bias.shape.from_back(0)}), dtype);
+}
+
+// Rows whose distance is a multiple of 1 KiB meet in few cache sets: one line more avoids it.
+std::size_t padded_row(std::size_t width, DType dtype) {
+  const std::size_t line = Buffer::kAlignment / size_of(dtype);
+  const std::size_t ld = (width + line - 1) / line * line;
+  return ld * size_of(dtype) % 1024 == 0 ? ld + line : ld;
+}
+
+kernels::RowLayout layout_of(std::size_t inner, std::ptrdiff_t stride_outer,
+                             std::ptrdiff_t stride_inner) {
+  return {std::max<std::size_t>(1, inner), stride_outer, stride_inner};
+}
+
+kernels::MatmulArgs input_product(const kernels::PackedWeights& w, const Rows& rows,
+                                  const HeadsBuffer& out) {
+  kernels::MatmulArgs args;
+  args.w = &w;
+  args.a_dtype = rows.view.dtype;
+  args.a = rows.view.data;
+  args.a_rows = layout_of(rows.view.shape[1], rows.view.strides[0], rows.view.strides[1]);
+  args.a_stride_k = rows.view.strides[2];
+  args.c_dtype = out.dtype;
+  args.c = out.data;
+  args.c_rows = out.row_layout();
+  args.c_rows.n_inner = args.a_rows.n_inner;  // the appended steps are not projected
+  args.M = rows.count();
+  return args;
+}
+
+void append_steps(const HeadsBuffer& buffer, const Tensor& bias, const Call& call) {
+  const std::size_t row_bytes = buffer.width * size_of(buffer.dtype);
+  const bool has_bias = bias.size() > 0;
+  for (std::size_t b = 0; b < call.B; ++b)
+    for (std::size_t i = 0; i < call.n_appended; ++i) {
+      std::byte* row = buffer.step(call.T_k + i, b);
+      if (has_bias && i == 0)
+        std::memcpy(row, bias.view().data, row_bytes);
+      else
+        std::memset(row, 0, row_bytes);
+    }
+}
+
+}  // namespace
+
+Projections::Projections(const Parameters& parameters)
+    : q(packed(parameters.input_projection(0))),
+      k(packed(parameters.input_projection(1))),
+      v(packed(parameters.input_projection(2))),
+      out(packed(parameters.output_projection())),
+      bias_k(flat(parameters.view("bias_k"), q.dtype())),
+      bias_v(flat(parameters.view("bias_v"), q.dtype())) {}
+
+HeadsBuffer::HeadsBuffer(const Rows& rows, std::size_t row_width, std::size_t appended, DType t)
+    : dtype(t),
+      width(row_width),
+      ld(padded_row(row_width, t)),
+      outer(rows.view.shape[0] + (rows.batch_outer ? 0 : appended)),
+      inner(rows.view.shape[1] + (rows.batch_outer ? appended : 0)),
+      batch_outer(rows.batch_outer) {}
+
+TensorView HeadsBuffer::heads(std::size_t n_heads) const {
+  const std::size_t d_head = width / n_heads;
+  const auto by_inner = static_cast<std::ptrdiff_t>(ld);
+  const auto by_outer = static_cast<std::ptrdiff_t>(inner * ld);
+  const auto by_head = static_cast<std::ptrdiff_t>(d_head);
+  if (batch_outer)
+    return {data, dtype, {outer, n_heads, inner, d_head}, {by_outer, by_head, by_inner, 1}};
+  return {data, dtype, {inner, n_heads, outer, d_head}, {by_inner, by_head, by_outer, 1}};
+}
+
+kernels::RowLayout HeadsBuffer::row_layout() const {
+  return layout_of(inner, static_cast<std::ptrdiff_t>(inner * ld), static_cast<std::ptrdiff_t>(ld));
+}
+
+std::byte* HeadsBuffer::step(std::size_t t, std::size_t b) const {
+  const std::size_t row = batch_outer ? b * inner + t : t * inner + b;
+  return data + row * ld * size_of(dtype);
+}
+
+void project_inputs(const Projections& projections, const Call& call, const HeadsBuffer& q,
+                    const HeadsBuffer& k, const HeadsBuffer& v) {
+  const kernels::MatmulArgs products[] = {input_product(projections.q, call.query, q),
+                                          input_product(projections.k, call.key, k),
+                                          input_product(projections.v, call.value, v)};
+  kernels::matmul(products);
+  append_steps(k, projections.bias_k, call);
+  append_steps(v, projections.bias_v, call);
+}
+
+void project_output(const Projections& projections, const HeadsBuffer& o,
+                    const TensorView& output) {
+  kernels::MatmulArgs args;
+  args.w = &projections.out;
+  args.a_dtype = o.dtype;
+  args.a = o.data;
+  args.a_rows = o.row_layout();
+  args.c_dtype = output.dtype;
+  args.c = output.data;
+  args.c_rows = {1, static_cast<std::ptrdiff_t>(projections.out.N()), 0};
+  args.M = o.outer * o.inner;
+  kernels::matmul({&args, 1});
+}
+
+}  // namespace headwise::module

@@ -1,0 +1,47 @@
+// The projections of multi-head attention: x W^T + b, into and out of the heads.
+#pragma once
+
+#include <cstddef>
+
+#include "headwise/tensor.h"
+#include "kernels/matmul.h"
+#include "module/parameters.h"
+#include "module/torch_rules.h"
+
+namespace headwise::module {
+
+// The tables as the kernel reads them, and the appended key and value in its arithmetic.
+struct Projections {
+  explicit Projections(const Parameters& parameters);
+
+  kernels::PackedWeights q, k, v, out;
+  Tensor bias_k, bias_v;  // [kv_width], empty without add_bias_kv
+
+  DType dtype() const { return q.dtype(); }  // f32, or f64 in an f64 module
+};
+
+// [rows, width] in the order of an input's rows, padded so that rows do not share their place in
+// the caches. Memory is the caller's.
+struct HeadsBuffer {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  std::size_t width = 0, ld = 0;  // elements of a row, and from one row to the next
+  std::size_t outer = 0, inner = 0;
+  bool batch_outer = false;
+
+  // Shapes of an input whose rows have `appended` steps more in time.
+  HeadsBuffer(const Rows& rows, std::size_t width, std::size_t appended, DType dtype);
+  std::size_t bytes() const { return outer * inner * ld * size_of(dtype); }
+  TensorView heads(std::size_t n_heads) const;  // [B, n_heads, T, d_head]
+  kernels::RowLayout row_layout() const;
+  std::byte* step(std::size_t t, std::size_t b) const;  // the row of one time step
+};
+
+// q, k and v of a call, in one parallel region; then the appended steps of k and v.
+void project_inputs(const Projections& projections, const Call& call, const HeadsBuffer& q,
+                    const HeadsBuffer& k, const HeadsBuffer& v);
+
+// Rounded to the dtype of `output`, whose rows are contiguous.
+void project_output(const Projections& projections, const HeadsBuffer& o, const TensorView& output);
+
+}  // namespace headwise::module

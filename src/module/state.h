@@ -1,0 +1,25 @@
+// What a MultiheadAttention holds.
+#pragma once
+
+#include <optional>
+
+#include "headwise/multihead_attention.h"
+#include "module/parameters.h"
+#include "module/projection.h"
+
+namespace headwise {
+
+struct MultiheadAttention::State {
+  explicit State(const MultiheadAttentionOptions& wanted);
+
+  // Packed at once, so that forward() only reads and may run on several threads.
+  void replace(module::Parameters changed);
+
+  MultiheadAttentionOptions options;
+  module::Sizes sizes;
+  module::Parameters parameters;
+  std::optional<module::Projections> projections;  // always there once constructed
+  bool training = true;
+};
+
+}  // namespace headwise

@@ -1,0 +1,39 @@
+// What torch.nn.MultiheadAttention makes of the arguments of a call: layouts, masks, the causal
+// hint. Everything is checked here, before any work.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "headwise/attention.h"
+#include "headwise/multihead_attention.h"
+#include "headwise/tensor.h"
+#include "module/parameters.h"
+
+namespace headwise::module {
+
+// A query, key or value as [outer, inner, width]: [T, B] or [B, T] as the caller has it, B = 1 for
+// unbatched input.
+struct Rows {
+  ConstTensorView view;  // rank 3
+  bool batch_outer = false;
+
+  std::size_t count() const { return view.shape[0] * view.shape[1]; }
+};
+
+struct Call {
+  Rows query, key, value;
+  std::size_t B = 0, T_q = 0, T_k = 0;  // T_k: before columns are appended
+  std::size_t n_appended = 0;           // add_bias_kv, add_zero_attn
+  bool batched = true;
+  Shape output_shape;
+  std::optional<Shape> weights_shape;  // when asked for
+  AttentionOptions attention;          // masks broadcast to [B, n_heads, T_q, T_k]
+  // A 16-bit bias, widened beside queries that have become f32. The options' views point here.
+  std::optional<Tensor> wide_mask, wide_second_mask;
+};
+
+Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
+                const NamedView (&inputs)[3], const ForwardOptions& options);
+
+}  // namespace headwise::module
