@@ -1,5 +1,9 @@
 #include "io/json_events.h"
 
+#include <vector>
+
+#include "headwise/io.h"
+#include "io/key_set.h"
 #include "io/utf8.h"
 
 namespace headwise::io {
@@ -7,7 +11,28 @@ namespace {
 
 using Json = nlohmann::json;
 
-// nlohmann's lexer takes a zero byte for the end of the text.
+constexpr std::string_view kBlanks = " \t\r\n";
+
+std::string_view without_blanks_around(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
+// Where the string ends that opens in front of `begin`: behind its closing quote.
+std::size_t end_of_string(std::string_view text, std::size_t begin) {
+  for (std::size_t at = begin;;) {
+    const std::size_t quote = text.find('"', at);
+    if (quote == std::string_view::npos) return text.size();
+    std::size_t slashes = 0;
+    while (quote - slashes > begin && text[quote - slashes - 1] == '\\') ++slashes;
+    at = quote + 1;
+    if (slashes % 2 == 0) return at;
+  }
+}
+
+// nlohmann's lexer takes a zero byte for the end of the text, and keeps a token's letters and the
+// blanks in front of it several times over.
 void check_letters(std::string_view text) {
   if (const auto at = find_invalid_utf8(text))
     throw Refusal("a byte that is not UTF-8 at offset " + std::to_string(*at) + " of the JSON",
@@ -15,6 +40,28 @@ void check_letters(std::string_view text) {
   const std::size_t zero = text.find('\0');
   if (zero != std::string_view::npos)
     throw Refusal("a zero byte at offset " + std::to_string(zero) + " of the JSON", "JSON");
+  std::size_t begin = 0;  // of the stretch
+  for (std::size_t i = 0; i < text.size();) {
+    if (i - begin > kMaxStretch)
+      throw Refusal("a number or blanks of more than " + std::to_string(kMaxStretch) +
+                        " bytes at offset " + std::to_string(begin) + " of the JSON",
+                    "less");
+    switch (text[i]) {
+      case '"':
+        begin = i = end_of_string(text, i + 1);
+        break;
+      case ',':
+      case ':':
+      case '[':
+      case ']':
+      case '{':
+      case '}':
+        begin = ++i;
+        break;
+      default:
+        ++i;
+    }
+  }
 }
 
 class Events final : public nlohmann::json_sax<Json> {
@@ -64,8 +111,8 @@ class Events final : public nlohmann::json_sax<Json> {
   }
   bool end_array() override { return close(false); }
   bool key(string_t& name) override {
-    if (!handler_.may_repeat_keys() && !keys_[depth_ - 1].insert(name).second)
-      throw Refusal("the key \"" + name + "\" twice", "each key once", handler_.place());
+    if (!handler_.may_repeat_keys() && !keys_[depth_ - 1].insert(name))
+      throw Refusal("the key \"" + printable(name) + "\" twice", "each key once", handler_.place());
     handler_.key(name);
     return true;
   }
@@ -100,7 +147,7 @@ class Events final : public nlohmann::json_sax<Json> {
   std::size_t max_depth_;
   JsonHandler& handler_;
   std::size_t depth_ = 0;
-  std::vector<std::unordered_set<std::string>> keys_;  // of the open object at each depth
+  std::vector<KeySet> keys_;  // of the open object at each depth
 };
 
 }  // namespace
@@ -116,6 +163,7 @@ std::string_view name_of(JsonScalar::Kind kind) {
 }
 
 void parse_json(std::string_view text, std::size_t max_depth, JsonHandler& handler) {
+  text = without_blanks_around(text);
   check_letters(text);
   Events events(max_depth, handler);
   Json::sax_parse(text.begin(), text.end(), &events);

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_set>
-#include <vector>
 
 #include "io/refusal.h"
 #include "nlohmann/json.hpp"
@@ -34,13 +32,15 @@ class JsonHandler {
   virtual void scalar(const JsonScalar& value) = 0;
   // What error messages call the place, for example the tensor; and whether the object that is
   // open may repeat keys (its last value counts).
-  virtual std::string place() const { return {}; }
+  virtual std::string_view place() const { return {}; }
   virtual bool may_repeat_keys() const { return false; }
 };
 
 // Throws a Refusal when `text` is not one JSON value with blanks around it, nests deeper than
-// `max_depth`, repeats a key or is not UTF-8. Needs memory for one value, and for the keys of the
-// objects that are open.
+// `max_depth`, repeats a key, is not UTF-8 or has kMaxStretch bytes outside strings without a
+// bracket, comma, colon or quote. Needs memory for one value, and for the keys of the objects that
+// are open.
+constexpr std::size_t kMaxStretch = 65536;
 void parse_json(std::string_view text, std::size_t max_depth, JsonHandler& handler);
 
 }  // namespace headwise::io

@@ -15,7 +15,17 @@ std::string word(std::string_view path, const Refusal& refusal, std::size_t lett
          printable(refusal.expected(), letters);
 }
 
+// The ends of a name, which are all that is shown of it: a name may have 100 MB.
+std::string ends_of(std::string_view name) {
+  constexpr std::size_t kEnd = 2 * kMaxMessage * 4;
+  if (name.size() <= 2 * kEnd) return std::string(name);
+  return std::string(name.substr(0, kEnd)) + std::string(name.substr(name.size() - kEnd));
+}
+
 }  // namespace
+
+Refusal::Refusal(std::string found, std::string expected, std::string_view tensor)
+    : found_(std::move(found)), expected_(std::move(expected)), tensor_(ends_of(tensor)) {}
 
 FileError file_error(std::string_view path, const Refusal& refusal) {
   std::size_t letters = 160;

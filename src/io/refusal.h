@@ -14,8 +14,7 @@ namespace headwise::io {
 class Refusal : public std::exception {
  public:
   // `found` and `expected` may quote the file: they are escaped and cut when shown.
-  Refusal(std::string found, std::string expected, std::string tensor = {})
-      : found_(std::move(found)), expected_(std::move(expected)), tensor_(std::move(tensor)) {}
+  Refusal(std::string found, std::string expected, std::string_view tensor = {});
   const char* what() const noexcept override { return found_.c_str(); }
   const std::string& found() const { return found_; }
   const std::string& expected() const { return expected_; }

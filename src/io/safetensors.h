@@ -17,6 +17,9 @@ namespace headwise::io::safetensors {
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 constexpr std::size_t kMaxDepth = 4;
+// Keys and values of one tensor, with its dims and with fields that only others know: a header of a
+// hundred megabytes must not take longer than a second.
+constexpr std::size_t kMaxParts = 65536;
 
 struct DTypeFacts {
   std::string_view name;
@@ -26,27 +29,25 @@ struct DTypeFacts {
 const DTypeFacts* find_dtype(std::string_view name);  // nullptr: not one of the format's
 std::string_view name_of(DType type);
 
-// A header may list a million tensors, so their names and shapes lie in two pools.
+// A header may list a million tensors, or one of fifty million dims: names and shapes lie in two
+// pools, the shapes' numbers in as few bytes as they need.
 struct Record {
   std::uint64_t begin = 0, end = 0;  // of the bytes, from data_begin
   const DTypeFacts* dtype = nullptr;
   std::uint32_t name_begin = 0, name_size = 0;
-  std::uint32_t dims_begin = 0, dims_size = 0;
+  std::uint32_t shape_begin = 0, rank = 0;
 };
 
 struct Contents {
   std::vector<Record> records;  // in the header's order
-  std::string names;
-  std::vector<std::uint64_t> dims;
+  std::string names, shapes;
   std::map<std::string, std::string> metadata;
   std::uint64_t data_begin = 0;  // from the start of the file
 
   std::string_view name_of(const Record& r) const {
     return std::string_view(names).substr(r.name_begin, r.name_size);
   }
-  std::span<const std::uint64_t> shape_of(const Record& r) const {
-    return std::span(dims).subspan(r.dims_begin, r.dims_size);
-  }
+  std::vector<std::uint64_t> shape_of(const Record& r) const;
 };
 
 // Bytes of the header with its length, from the file's first eight; checked against the file.

@@ -95,12 +95,8 @@ void TensorFile::State::read_safetensors(const io::RegularFile& file) {
   infos.reserve(contents.records.size());
   places.reserve(contents.records.size());
   for (const io::safetensors::Record& record : contents.records) {
-    const auto shape = contents.shape_of(record);
-    infos.push_back({std::string(contents.name_of(record)),
-                     std::string(record.dtype->name),
-                     record.dtype->type,
-                     {shape.begin(), shape.end()},
-                     record.end - record.begin});
+    infos.push_back({std::string(contents.name_of(record)), std::string(record.dtype->name),
+                     record.dtype->type, contents.shape_of(record), record.end - record.begin});
     places.push_back({contents.data_begin + record.begin, false, false});  // inside the file
   }
   metadata = std::move(contents.metadata);
