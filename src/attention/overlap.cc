@@ -75,6 +75,19 @@ class Equation {
   int budget_ = 0;
 };
 
+// Every stride steps over all that later dims reach, as in any row-major tensor: no two indices
+// meet.
+bool is_nested(const ConstTensorView& view) {
+  Wide reach = 0;
+  for (std::size_t n = view.rank(); n-- > 0;) {
+    if (view.shape[n] == 1) continue;
+    const Wide stride = view.strides[n] < 0 ? -Wide{view.strides[n]} : Wide{view.strides[n]};
+    if (stride <= reach) return false;
+    reach += stride * static_cast<Wide>(view.shape[n] - 1);
+  }
+  return true;
+}
+
 // First byte and one past the last, relative to address 0; nothing for a view without elements.
 struct Range {
   Wide begin, end;
@@ -113,7 +126,7 @@ bool overlap(const ConstTensorView& a, const ConstTensorView& b) {
 }
 
 bool overlaps_itself(const ConstTensorView& view) {
-  if (!bytes_of(view)) return false;
+  if (!bytes_of(view) || is_nested(view)) return false;
   // Two indices that first differ in dim n, by at least 1: later dims by anything.
   for (std::size_t n = 0; n < view.rank(); ++n) {
     if (view.shape[n] == 1) continue;
