@@ -4,7 +4,7 @@
     check_layout.py [ROOT]
 
   walls    which folder may include what, and calls between layers go down only
-  mirror   src/a/b.cc is tested by tests/a/b_test.cc, and every test tests something
+  mirror   src/a/b.cc is tested by tests/a/b_test.cc, and every test tests a file or, by its name, a whole folder
   length   at most 400 lines a file, unless a comment in its first lines has the word "lines" and says why
   folders  at most 20 files in a folder of sources; a source and its header count as one
   sizes    no raw product of numbers in src/io (core/checked.h has checked ones)
@@ -46,6 +46,9 @@ LAYERS = {
     "dist": {"core", "runtime", "kernels", "attention"},
     "module": {"core", "runtime", "kernels", "attention", "io", "cache"},
 }
+
+# Tests of what a folder does as a whole: the reported cases, same bits, wrong calls.
+WHOLE_FOLDER = re.compile(r"(cases|bits|wrong_calls)(_\w+)?")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 OPENMP = re.compile(r"^\s*#\s*pragma\s+omp\b", re.MULTILINE)
@@ -111,7 +114,8 @@ def check_mirror(paths):
                 yield f"{path}: no test {test}"
         elif re.fullmatch(rf"tests/({'|'.join(LAYERS)})/.+_test\.cc", path):
             stem = path[len("tests/"):-len("_test.cc")]
-            if not any(f"src/{stem}{suffix}" in known for suffix in (".cc", ".h", "-inl.h")):
+            whole = WHOLE_FOLDER.fullmatch(stem.split("/")[-1])
+            if not whole and not any(f"src/{stem}{suffix}" in known for suffix in (".cc", ".h", "-inl.h")):
                 yield f"{path}: tests no file src/{stem}.cc"
 
 

@@ -1,12 +1,10 @@
 // A module with one call of it, drawn from all options, compared with the definition.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 

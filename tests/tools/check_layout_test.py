@@ -72,6 +72,8 @@ class CheckLayout(unittest.TestCase):
         self.write("tests/core/inline_test.cc")
         self.write("src/core/lonely.cc")
         self.write("tests/core/gone_test.cc")
+        self.write("tests/core/cases_test.cc")
+        self.write("tests/core/cases_shapes_test.cc")
         self.write("tests/support/reference.cc")
         self.expect("src/core/lonely.cc: no test", "tests/core/gone_test.cc: tests no file")
 
