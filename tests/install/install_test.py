@@ -3,6 +3,7 @@
 
     install_test.py BUILD_DIR
 """
+import os
 import shutil
 import sys
 import unittest
@@ -12,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
 from installed import InstalledTest, run  # noqa: E402
 
-EXPECTED = "0.1.0 (2, 4, 8)\n"
+EXPECTED = "0.1.0 (2, 4, 8) (2, 4, 4)\n"
 MAX_LIBRARY_BYTES = 5 * 2**20
 
 
@@ -28,6 +29,14 @@ class Install(InstalledTest):
 
     def test_pkg_config(self):
         self.assertEqual(self.run_with_pkg_config(self.consumer / "consumer.cc"), EXPECTED)
+
+    def test_examples(self):
+        build = self.build_with_cmake(HERE.parents[1] / "examples")
+        self.assertIn("head 1  token 4 looks most at", run(build / "look_at_weights", cwd=self.folder))
+        model = os.environ.get("HEADWISE_MODEL")
+        if model:
+            shown = run(build / "look_at_weights", f"{model}/model.safetensors", 12, "encoder.layer.0.attention.")
+            self.assertIn("head 11  token 4 looks most at", shown)
 
     def test_tool(self):
         self.assertIn("0.1.0", run(self.tool, "--version", cwd="/"))

@@ -4,6 +4,11 @@
 #include "headwise/headwise.h"
 
 int main() {
-  const headwise::Tensor x = headwise::Tensor::zeros(headwise::DType::f32, {2, 4, 8});
-  std::printf("%s %s\n", HEADWISE_VERSION, headwise::to_string(x.shape()).c_str());
+  headwise::manual_seed(0);
+  const headwise::MultiheadAttention attention(
+      {.embed_dim = 8, .num_heads = 2, .batch_first = true});
+  const headwise::Tensor x = headwise::randn({2, 4, 8});
+  const headwise::ForwardResult result = attention.forward(x, x, x);
+  std::printf("%s %s %s\n", HEADWISE_VERSION, headwise::to_string(result.output.shape()).c_str(),
+              headwise::to_string(result.weights->shape()).c_str());
 }
