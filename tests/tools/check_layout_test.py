@@ -101,8 +101,8 @@ class CheckLayout(unittest.TestCase):
     def test_nothing_generated_is_committed(self):
         self.write("tools/__pycache__/a.txt")
         self.write("lib/a.so")
-        self.write("data.bin", "x" * (512 * 1024 + 1))
-        self.expect("data.bin: 524289 bytes", "lib/a.so: generated", "tools/__pycache__/a.txt: generated")
+        self.write("data.bin", "x" * (1024 * 1024 + 1))
+        self.expect("data.bin: 1048577 bytes", "lib/a.so: generated", "tools/__pycache__/a.txt: generated")
 
 
 if __name__ == "__main__":

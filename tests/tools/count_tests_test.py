@@ -26,8 +26,9 @@ class CountTests(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def count(self, entries, **programs):
-        rows = "".join(f'<testcase name="{name}" status="{status}"/>' for name, status in entries.items())
+    def count(self, entries, output="", **programs):
+        rows = "".join(f'<testcase name="{name}" status="{status}"><system-out>{output}</system-out></testcase>'
+                       for name, status in entries.items())
         (self.folder / "ctest.xml").write_text(f"<testsuite>{rows}</testsuite>")
         for name, report in programs.items():
             (self.folder / f"{name}.json").write_text(report)
@@ -40,6 +41,11 @@ class CountTests(unittest.TestCase):
     def test_other_entries_count_once(self):
         self.assertEqual(self.count({"layout": "run", "readme": "fail", "install": "disabled"}),
                          {"passed": 1, "failed": 1, "skipped": 1})
+
+    def test_a_program_may_tell_its_totals(self):
+        self.assertEqual(self.count({"parity": "fail"}, output="table\n7 passed, 2 failed\n"),
+                         {"passed": 7, "failed": 2})
+        self.assertEqual(self.count({"parity": "fail"}, output="7 passed, 0 failed\n"), {"passed": 7, "failed": 1})
 
     def test_a_program_that_died_has_failed(self):
         self.assertEqual(self.count({"core": "fail", "io": "fail"}, io=program(PASSED)), {"passed": 1, "failed": 2})
