@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -131,6 +132,28 @@ TEST(Bits, AloneAndInABatch) {
       scaled_dot_product_attention(second(call.q), second(call.k), second(call.v), {}, o.view());
       EXPECT_EQ(o.bits(), Bits(batch.begin() + static_cast<std::ptrdiff_t>(half), batch.end()))
           << name_of(dtype);
+    }
+  });
+}
+
+TEST(Bits, OneQueryAndMany) {
+  for_each_isa([] {
+    for (const DType dtype : kDTypes) {
+      const Call call(dtype);
+      StridedTensor all(dtype, {Call::kB, Call::kHeads, Call::kTq, Call::kWidth});
+      scaled_dot_product_attention(call.q, call.k, call.v, {}, all.view());
+      for (const std::size_t t : {std::size_t{0}, Call::kTq / 2, Call::kTq - 1}) {
+        const auto row = [&](ConstTensorView view) {
+          view.data = static_cast<const std::byte*>(view.data) +
+                      view.strides[2] * static_cast<std::ptrdiff_t>(t * size_of(dtype));
+          view.shape[2] = 1;
+          return Tensor::copy_of(view);
+        };
+        const Tensor alone = scaled_dot_product_attention(row(call.q), call.k, call.v);
+        EXPECT_EQ(
+            std::memcmp(alone.view().data, row(all).view().data, alone.size() * size_of(dtype)), 0)
+            << name_of(dtype) << ", query " << t;
+      }
     }
   });
 }

@@ -215,6 +215,56 @@ TEST(Forward, ReturnsANewTensor) {
   test::expect_output(test::reference_call(q, k, v), o);
 }
 
+// NaN and infinity that a row sees come out in it, in o and in what describes the row; its
+// neighbours keep their bits.
+TEST(Forward, SpecialValuesStayInTheirRow) {
+  constexpr std::size_t kT = 70, kD = 3, kRow = 35;
+  test::for_each_isa([] {
+    for (const DType dtype : kDTypes) {
+      const DType rows = dtype == DType::f64 ? DType::f64 : DType::f32;
+      const auto run = [&](double in_q, double in_bias, std::vector<std::vector<double>>& found) {
+        std::mt19937 random(9);
+        StridedTensor q(dtype, {kT, kD}), k(dtype, {kT, kD}), bias(dtype, {kT, kT});
+        q.fill_normal(random);
+        k.fill_normal(random);
+        bias.fill([](const Shape&) { return 0.0; });
+        if (in_q != 0) q.set({kRow, 1}, in_q);
+        bias.set({kRow, 50}, in_bias);
+        AttentionOptions options;
+        options.mask = Mask::bias(bias);
+        StridedTensor o(dtype, {kT, kD}), m(rows, {kT}), l(rows, {kT}), lse(rows, {kT}),
+            weights(dtype, {kT, kT});
+        scaled_dot_product_attention(
+            q, k, k, options, o.view(),
+            {m.view(), l.view(), lse.view(), weights.view(), TensorView()});
+        found.assign(kT, {});
+        for (std::size_t t = 0; t < kT; ++t) {
+          found[t] = {m({t}), l({t}), lse({t})};
+          for (std::size_t i = 0; i < kD; ++i) found[t].push_back(o({t, i}));
+          for (std::size_t j = 0; j < kT; ++j) found[t].push_back(weights({t, j}));
+        }
+      };
+      std::vector<std::vector<double>> clean, special;
+      run(0, 0, clean);
+      for (const auto& [in_q, in_bias] : {std::pair{test::kNaN, 0.0},
+                                          {test::kInfinity, 0.0},
+                                          {0.0, test::kNaN},
+                                          {0.0, test::kInfinity}}) {
+        run(in_q, in_bias, special);
+        for (std::size_t t = 0; t < kT; ++t)
+          if (t != kRow) {
+            ASSERT_EQ(special[t], clean[t]) << "row " << t;
+          }
+        for (std::size_t n = 1; n < 3 + kD; ++n)  // l, log-sum-exp, o
+          EXPECT_TRUE(std::isnan(special[kRow][n])) << name_of(dtype) << n;
+        if (std::isnan(in_q) || std::isnan(in_bias)) {
+          EXPECT_TRUE(std::isnan(special[kRow][0])) << name_of(dtype);
+        }
+      }
+    }
+  });
+}
+
 // A mean over no heads, and any other empty dim, is a tensor of the right shape and of zeros.
 TEST(Forward, AverageOverNoHeadsIsZero) {
   const StridedTensor q(DType::f32, {2, 0, 3, 8}), k(DType::f32, {2, 0, 5, 8});

@@ -1,0 +1,69 @@
+// A thread's second call of a size allocates nothing: views lie in place, and working memory is
+// kept. Counts operator new of the whole program.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "headwise/attention.h"
+
+namespace {
+
+std::atomic<std::size_t> allocations{0};
+
+void* counted(std::size_t size, std::size_t alignment) {
+  allocations.fetch_add(1);
+  const std::size_t padded = (size + alignment - 1) / alignment * alignment;
+  if (void* p = std::aligned_alloc(alignment, padded == 0 ? alignment : padded)) return p;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return counted(size, alignof(std::max_align_t)); }
+void* operator new[](std::size_t size) { return counted(size, alignof(std::max_align_t)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return counted(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return counted(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace headwise {
+namespace {
+
+TEST(Allocations, SmallCallsAllocateNothingOnceWarm) {
+  constexpr std::size_t n_heads = 4, T = 12, d = 16;
+  const Shape shape{2, n_heads, T, d};
+  const std::vector<float> x(2 * n_heads * T * d, 0.5f);
+  const std::vector<char> keep(T, 1);
+  std::vector<float> o(2 * n_heads * T * d), weights(2 * n_heads * T * T), average(2 * T * T);
+  AttentionOptions options;
+  options.mask = Mask::keep({keep.data(), DType::boolean, Shape{1, T}});
+  options.causal = CausalAlign::top_left;
+  options.dropout_p = 0.5;
+  AttentionExtras extras;
+  extras.weights = {weights.data(), Shape{2, n_heads, T, T}};
+  extras.average_weights = {average.data(), Shape{2, T, T}};
+  const ConstTensorView view{x.data(), shape};
+  const auto call = [&] {
+    scaled_dot_product_attention(view, view, view, options, TensorView{o.data(), shape}, extras);
+  };
+  call();
+  EXPECT_GT(allocations.load(), 0u) << "nothing is counted";
+  const std::size_t before = allocations.load();
+  for (int n = 0; n < 10; ++n) call();
+  EXPECT_EQ(allocations.load(), before);
+}
+
+}  // namespace
+}  // namespace headwise
