@@ -16,6 +16,8 @@ DescriptorBuffer::DescriptorBuffer(int descriptor) : descriptor_(descriptor) {
   setp(buffer_.data(), buffer_.data() + buffer_.size());
 }
 
+bool DescriptorBuffer::is_terminal() const { return ::isatty(descriptor_) == 1; }
+
 DescriptorBuffer::int_type DescriptorBuffer::overflow(int_type letter) {
   sync();
   if (traits_type::eq_int_type(letter, traits_type::eof())) return traits_type::not_eof(letter);

@@ -21,6 +21,7 @@ class OutputError : public std::runtime_error {
 class DescriptorBuffer : public std::streambuf {
  public:
   explicit DescriptorBuffer(int descriptor);
+  bool is_terminal() const;
 
  protected:
   int_type overflow(int_type letter) override;

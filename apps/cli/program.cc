@@ -12,6 +12,7 @@
 #include "cli/info.h"
 #include "cli/inspect.h"
 #include "cli/output.h"
+#include "cli/see.h"
 #include "headwise/error.h"
 #include "headwise/io.h"
 #include "headwise/version.h"
@@ -51,6 +52,7 @@ class HelpFormatter : public CLI::Formatter {
 
 // In the order of --help.
 void add_verbs(CLI::App& program, Action& action) {
+  add_see(program, action);
   add_inspect(program, action);
   add_info(program, action);
 }
