@@ -52,7 +52,6 @@ TEST(Convert, EqualOtherTypesAreCopied) {
   const std::vector<std::uint8_t> values = {0, 1, 7};
   const Tensor copy =
       converted(ConstTensorView(values.data(), DType::boolean, {3}), DType::boolean);
-  EXPECT_EQ(copy.data<bool>()[2], true);
   EXPECT_EQ(static_cast<const std::uint8_t*>(copy.view().data)[2], 7);
 }
 
