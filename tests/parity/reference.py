@@ -21,9 +21,10 @@ class Rows:
         self.sees_nan = sees_nan  # (..., T_q): NaN in a query or in a key or value that the row may see
 
 
-def attend(q, k, v, bias, scale):
+def attend(q, k, v, bias, scale, v_size=None):
     """q (..., T_q, d), k (..., T_k, d), v (..., T_k, d_v), all of one head count; bias (..., T_q, T_k), where -inf
-    hides a key. A hidden key or value is absent, even if it is NaN; a row that sees no key gives 0."""
+    hides a key. A hidden key or value is absent, even if it is NaN; a row that sees no key gives 0. v_size: how large
+    the values count in a row's scale, |v| where not given."""
     allowed = bias != NEG_INF
     scores = torch.where(allowed, torch.matmul(q, k.transpose(-1, -2)) * scale + bias, NEG_INF)
     allowed = allowed.expand(scores.shape)
@@ -37,7 +38,7 @@ def attend(q, k, v, bias, scale):
     weights = torch.where(row_sum.unsqueeze(-1) == 0, 0.0, e / row_sum.unsqueeze(-1))
     clean = torch.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0)
     output = torch.matmul(weights, clean)
-    size = torch.matmul(weights, clean.abs())
+    size = torch.matmul(weights, clean.abs() if v_size is None else v_size)
     bad_value = torch.matmul(allowed.double(), (~torch.isfinite(v)).double()) > 0
     output = torch.where(bad_value, math.nan, output)
     row_scale = size.amax(-1) if size.shape[-1] else torch.zeros(size.shape[:-1], dtype=torch.float64)
@@ -77,6 +78,12 @@ def project(x, weight, bias):
     return y if bias is None else y + bias
 
 
+def projected_size(x, weight, bias):
+    """How large the sums of a projection are: |y|, or the root of the terms' squares where they cancel to less."""
+    squares = project(x**2, weight**2, None if bias is None else bias**2)
+    return torch.maximum(project(x, weight, bias).abs(), squares.sqrt()).nan_to_num(0.0)
+
+
 def module_forward(query, key, value, p, o, bias):
     """Batch-first inputs; p: q, k, v, out weights and biases (None: without) and bias_k, bias_v, in float64;
     o: n_heads, n_kv_heads, d_head, zero_attn; bias (B, n_heads or 1, T_q, T_k), where -inf hides a key."""
@@ -88,17 +95,20 @@ def module_forward(query, key, value, p, o, bias):
     q = heads(project(query, p.q_weight, p.q_bias), o.n_heads)
     k = heads(project(key, p.k_weight, p.k_bias), o.n_kv_heads)
     v = heads(project(value, p.v_weight, p.v_bias), o.n_kv_heads)
+    v_size = heads(projected_size(value, p.v_weight, p.v_bias), o.n_kv_heads)
     extra = 0
     if p.bias_k is not None:  # one learned key and value, after the projected ones
         k = torch.cat([k, heads(p.bias_k.reshape(1, 1, -1).expand(B, 1, -1), o.n_kv_heads)], dim=2)
-        v = torch.cat([v, heads(p.bias_v.reshape(1, 1, -1).expand(B, 1, -1), o.n_kv_heads)], dim=2)
+        last = heads(p.bias_v.reshape(1, 1, -1).expand(B, 1, -1), o.n_kv_heads)
+        v, v_size = torch.cat([v, last], dim=2), torch.cat([v_size, last.abs()], dim=2)
         extra += 1
     if o.zero_attn:
         zero = torch.zeros(B, o.n_kv_heads, 1, o.d_head, dtype=torch.float64)
-        k, v = torch.cat([k, zero], dim=2), torch.cat([v, zero], dim=2)
+        k, v, v_size = (torch.cat([x, zero], dim=2) for x in (k, v, v_size))
         extra += 1
     bias = torch.cat([bias, torch.zeros(*bias.shape[:3], extra, dtype=torch.float64)], dim=3)
-    rows = attend(q, repeat_heads(k, o.n_heads), repeat_heads(v, o.n_heads), bias, 1 / math.sqrt(o.d_head))
+    k, v, v_size = (repeat_heads(x, o.n_heads) for x in (k, v, v_size))
+    rows = attend(q, k, v, bias, 1 / math.sqrt(o.d_head), v_size)
     joined = rows.output.transpose(1, 2).reshape(B, T_q, o.n_heads * o.d_head)
     output = project(joined, p.out_weight, p.out_bias)
     # Each head's own scale, spread over its columns, through |W_o|: what the last sum adds up.
