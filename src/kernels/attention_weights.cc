@@ -121,7 +121,7 @@ class WeightsBlock {
       std::fill_n(p, at.n * kLanes, kNegInf<T>);
     } else {
       const Rows<T> k = rows_of(head.k, a_.dtype, at.j0, at.n, a_.d_head, w_.k_rows);
-      score_tile<NV>(w_.qt + h * a_.d_head * kLanes, k, at.n, a_.d_head, p, w_.tile_max);
+      score_tile<NV>(w_.qt + h * a_.d_head * kLanes, k, at.n, a_.d_head, kLanes, p, w_.tile_max);
       if (mask_.any_hidden || mask_.biased) apply_mask_tile(mask_, at.n, p, w_.tile_max);
     }
     const D d;

@@ -51,6 +51,7 @@ struct Workspace {
   T* rows;             // [2][kLanes][kTileK] on the way to or from lanes
   T* bias;             // [kTileK][kLanes]
   T* decay;            // [kLanes]
+  T* base;             // [kLanes] what is subtracted from the scores
   T* tile_max;         // [kLanes]
   T* factors;          // [kDropoutKeys][kLanes]
   std::uint8_t* seen;  // [kLanes] has the query seen a key?
@@ -71,6 +72,7 @@ Workspace<T> take_workspace(const FlashForwardArgs& a, runtime::ScratchFrame& fr
   w.rows = frame.take<T>(2 * kLanes * kTileK);
   w.bias = frame.take<T>(kTileK * kLanes);
   w.decay = frame.take<T>(kLanes);
+  w.base = frame.take<T>(kLanes);
   w.tile_max = frame.take<T>(kLanes);
   w.factors = frame.take<T>(kDropoutKeys * kLanes);
   w.seen = frame.take<std::uint8_t>(kLanes);
@@ -128,18 +130,38 @@ class Block {
     const Rows<T> v = rows_of(a_.v, a_.dtype, at.j0, at.n, a_.d_v, w_.v_rows);
     const bool first = !state.started;
     if (first) start(state);
-    score_tile<NV>(w_.qt, k, at.n, a_.d_head, w_.s, w_.tile_max);
-    if (mask_.any_hidden || mask_.biased) apply_mask_tile(mask_, at.n, w_.s, w_.tile_max);
+    n_runs_ = runs_of(mask_, at.n, runs_);
+    score(at, k);
     note_seen(at.n);
-    const bool decays = softmax(at.n, state) && !first;
+    const T* decay = softmax(state) && !first ? w_.decay : nullptr;
     if (a_.dropout.p > 0) drop_tile<NV>(a_.dropout, at, w_.factors, w_.s);
-    const T* decay = decays ? w_.decay : nullptr;
     if (!mask_.any_hidden || all_finite(v, at.n, a_.d_v)) {
-      value_tile<NV>(w_.s, v, at.n, a_.d_v, decay, state.o);
+      value_tile<NV>(w_.s, v, runs_, n_runs_, a_.d_v, decay, state.o);
     } else {
       const Rows<T> finite = without_special_values(v, at.n, a_.d_v, w_.v_finite);
-      value_tile<NV>(w_.s, finite, at.n, a_.d_v, decay, state.o);
+      value_tile<NV>(w_.s, finite, runs_, n_runs_, a_.d_v, decay, state.o);
       add_special_values<NV>(w_.s, v, at.n, a_.d_v, mask_.hidden, state.o);
+    }
+  }
+
+  void score(const TilePlace& at, Rows<T> k) {
+    std::fill_n(w_.tile_max, kLanes, kNegInf<T>);
+    for_each_run([&](auto width, size_t j, size_t n, size_t lane) {
+      score_tile<decltype(width)::value>(
+          w_.qt + lane, {k.data + static_cast<std::ptrdiff_t>(j) * k.stride, k.stride}, n,
+          a_.d_head, kLanes, w_.s + j * kLanes + lane, w_.tile_max + lane);
+    });
+    if (mask_.any_hidden || mask_.biased) apply_mask_tile(mask_, at.n, w_.s, w_.tile_max);
+  }
+
+  // body(std::integral_constant of the vectors that take part, first key, keys, first lane)
+  template <class Body>
+  HWY_INLINE void for_each_run(Body&& body) {
+    for (size_t i = 0; i < n_runs_; ++i) {
+      const KeyRun& run = runs_[i];
+      with_vectors<NV>(NV - run.skipped, [&](auto width) {
+        body(width, run.j, run.n, static_cast<size_t>(run.skipped) * N);
+      });
     }
   }
 
@@ -157,33 +179,46 @@ class Block {
 
   // Scores to weights; m and l of the state follow. Returns whether some lane's m has grown: then
   // what was summed before has to be multiplied by w_.decay, which is exactly 1 for the others.
-  bool softmax(size_t n, State<T>& state) {
+  bool softmax(State<T>& state) {
     const D d;
-    V base[NV], sum[NV];
     bool grown = false;
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) {
-      const V old_m = hn::Load(d, state.m + x * N);
-      const V m = max_unless_nan(hn::Load(d, w_.tile_max + x * N), old_m);
+    for (size_t r = 0; r < kLanes; r += N) {
+      const V old_m = hn::Load(d, state.m + r);
+      const V m = max_unless_nan(hn::Load(d, w_.tile_max + r), old_m);
       grown |= !hn::AllFalse(d, hn::Gt(m, old_m));
-      base[x] = finite_base(d, m);
-      const V decay = exp_nonpositive(d, hn::Sub(old_m, base[x]));
-      sum[x] = hn::Mul(hn::Load(d, state.l + x * N), decay);
-      hn::Store(m, d, state.m + x * N);
-      hn::Store(decay, d, w_.decay + x * N);
+      const V base = finite_base(d, m);
+      const V decay = exp_nonpositive(d, hn::Sub(old_m, base));
+      hn::Store(hn::Mul(hn::Load(d, state.l + r), decay), d, state.l + r);
+      hn::Store(m, d, state.m + r);
+      hn::Store(base, d, w_.base + r);
+      hn::Store(decay, d, w_.decay + r);
     }
-    for (size_t j = 0; j < n; ++j) {
-      T* row = w_.s + j * kLanes;
+    for_each_run([&](auto width, size_t j, size_t n, size_t lane) {
+      weights<decltype(width)::value>(w_.s + j * kLanes + lane, n, w_.base + lane, state.l + lane);
+    });
+    return grown;
+  }
+
+  template <int W>
+  HWY_INLINE void weights(T* HWY_RESTRICT s, size_t n, const T* HWY_RESTRICT bases,
+                          T* HWY_RESTRICT l) {
+    const D d;
+    V base[W], sum[W];
+    HWY_UNROLL(4)
+    for (int x = 0; x < W; ++x) {
+      base[x] = hn::Load(d, bases + x * N);
+      sum[x] = hn::Load(d, l + x * N);
+    }
+    for (size_t j = 0; j < n; ++j, s += kLanes) {
       HWY_UNROLL(4)
-      for (int x = 0; x < NV; ++x) {
-        const V p = exp_nonpositive(d, hn::Sub(hn::Load(d, row + x * N), base[x]));
+      for (int x = 0; x < W; ++x) {
+        const V p = exp_nonpositive(d, hn::Sub(hn::Load(d, s + x * N), base[x]));
         sum[x] = hn::Add(sum[x], p);
-        hn::Store(p, d, row + x * N);
+        hn::Store(p, d, s + x * N);
       }
     }
     HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) hn::Store(sum[x], d, state.l + x * N);
-    return grown;
+    for (int x = 0; x < W; ++x) hn::Store(sum[x], d, l + x * N);
   }
 
   // into = into and the later keys of `from`. A state that saw nothing leaves the other's bits.
@@ -253,6 +288,8 @@ class Block {
   const Workspace<T>& w_;
   const size_t t0_, n_lanes_;
   MaskTile<NV, T> mask_;
+  KeyRun runs_[kMaxRuns];
+  size_t n_runs_ = 0;
 };
 
 template <typename T>

@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/score_tile-inl.h"
@@ -49,14 +51,17 @@ HWY_INLINE size_t diagonal_end(const ScoreTerms& terms, size_t t) {
 // Bits of the n <= 64 elements for which `test`, on vectors, holds.
 template <class D, class Test>
 HWY_INLINE std::uint64_t bits_where(D d, const hn::TFromD<D>* from, size_t n, Test&& test) {
-  const size_t N = hn::Lanes(d);
+  constexpr size_t N = hn::MaxLanes(D());
   std::uint64_t bits = 0;
   for (size_t j = 0; j < n; j += N) {  // reads up to a whole vector: rows are padded to 64
-    std::uint64_t part = 0;
-    std::uint8_t bytes[8] = {};
-    hn::StoreMaskBits(d, test(hn::LoadU(d, from + j)), bytes);
-    std::memcpy(&part, bytes, sizeof(part));
-    bits |= (part & low_bits(N)) << j;
+    // As wide as what is stored, or the load would have to wait for two stores.
+    std::conditional_t<
+        N <= 8, std::uint8_t,
+        std::conditional_t<N == 16, std::uint16_t,
+                           std::conditional_t<N == 32, std::uint32_t, std::uint64_t>>>
+        part = 0;
+    hn::StoreMaskBits(d, test(hn::LoadU(d, from + j)), reinterpret_cast<std::uint8_t*>(&part));
+    bits |= (std::uint64_t{part} & low_bits(N)) << j;
   }
   return bits & low_bits(n);
 }
@@ -108,6 +113,18 @@ std::uint64_t bias_row(const ScoreTerms& terms, size_t t, size_t j0, size_t n, T
   return hidden | bits_where(d, row, n, is_hidden);
 }
 
+// The rows of a tile's only bias where they can be read in place.
+template <typename T>
+HWY_INLINE const MaskMatrix* plain_bias(const ScoreTerms& terms, size_t n) {
+  const MaskMatrix* only = nullptr;
+  for (const MaskMatrix& mask : terms.masks) {
+    if (mask.kind != MaskMatrix::Kind::bias) continue;
+    if (only != nullptr || mask.dtype != dtype_of_v<T> || mask.stride_j != 1) return nullptr;
+    only = &mask;
+  }
+  return n == kTileK ? only : nullptr;
+}
+
 template <int NV, typename T>
 void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<NV, T>& tile) {
   const hn::ScalableTag<T> d;
@@ -124,9 +141,19 @@ void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<
         hn::Store(hn::Set(d, tile.rows[j]), d, tile.bias + j * kLanes + r);
     return;
   }
+  if (at.n_lanes < kLanes) std::fill_n(tile.bias, kTileK * kLanes, T{0});
+  if (const MaskMatrix* mask = plain_bias<T>(terms, n)) {
+    const T* from = static_cast<const T*>(mask->data) +
+                    static_cast<std::ptrdiff_t>(at.t0) * mask->stride_t +
+                    static_cast<std::ptrdiff_t>(at.j0);
+    for (size_t r = 0; r < at.n_lanes; ++r)
+      tile.hidden[r] |= bits_where(d, from + static_cast<std::ptrdiff_t>(r) * mask->stride_t, n,
+                                   [&](auto x) { return hn::Eq(x, hn::Set(d, kNegInf<T>)); });
+    transpose(from, mask->stride_t, at.n_lanes, n, tile.bias, kLanes);
+    return;
+  }
   for (size_t r = 0; r < at.n_lanes; ++r)
     tile.hidden[r] |= bias_row(terms, at.t0 + r, at.j0, n, tile.rows + r * kTileK, second);
-  if (at.n_lanes < kLanes) std::fill_n(tile.bias, kTileK * kLanes, T{0});
   transpose(tile.rows, kTileK, at.n_lanes, at.n, tile.bias, kLanes);
 }
 
@@ -166,23 +193,34 @@ void fill_mask_tile(const ScoreTerms& terms, const TilePlace& at, MaskTile<NV, T
   }
   tile.empty = (all & low_bits(at.n)) == low_bits(at.n);
   tile.any_hidden = any != 0;
-  std::fill(tile.hidden + at.n_lanes, tile.hidden + MaskTile<NV, T>::kLanes, std::uint64_t{0});
+  // Lanes without a query see what the last one sees.
+  std::fill(tile.hidden + at.n_lanes, tile.hidden + MaskTile<NV, T>::kLanes,
+            tile.hidden[at.n_lanes - 1]);
 }
 
 // s = hidden ? -inf : s + bias, and the largest of each lane. Selected, never multiplied: what a
 // hidden key holds does not matter.
 template <int NV, typename T>
-HWY_INLINE void apply_mask_tile(const MaskTile<NV, T>& tile, size_t n, T* s, T* tile_max) {
+void apply_mask_tile(const MaskTile<NV, T>& tile, size_t n, T* s, T* tile_max) {
   using U = hwy::MakeUnsigned<T>;
   const hn::ScalableTag<T> d;
   const hn::ScalableTag<U> du;
   constexpr size_t N = kVectorLanes<T>, kLanes = NV * N, kBits = sizeof(T) * 8;
   for (size_t r = 0; r < kLanes; r += N) {
     auto largest = hn::Set(d, kNegInf<T>);
+    if (tile.biased && !tile.any_hidden) {
+      for (size_t x = r; x < n * kLanes; x += kLanes) {
+        const auto score = hn::Add(hn::Load(d, s + x), hn::Load(d, tile.bias + x));
+        hn::Store(score, d, s + x);
+        largest = max_unless_nan(score, largest);
+      }
+      hn::Store(largest, d, tile_max + r);
+      continue;
+    }
     HWY_ALIGN U words[kTileK / kBits][N];
     for (size_t w = 0; w < kTileK / kBits; ++w)
       for (size_t x = 0; x < N; ++x)
-        words[w][x] = static_cast<U>(tile.any_hidden ? tile.hidden[r + x] >> (w * kBits) : 0);
+        words[w][x] = static_cast<U>(tile.hidden[r + x] >> (w * kBits));
     for (size_t j = 0; j < n; ++j) {
       auto score = hn::Load(d, s + j * kLanes + r);
       if (tile.biased) score = hn::Add(score, hn::Load(d, tile.bias + j * kLanes + r));
@@ -194,6 +232,36 @@ HWY_INLINE void apply_mask_tile(const MaskTile<NV, T>& tile, size_t n, T* s, T* 
     }
     hn::Store(largest, d, tile_max + r);
   }
+}
+
+// Cuts a tile into runs, so that a diagonal costs its triangle, not its square. Returns their
+// number.
+template <int NV, typename T>
+size_t runs_of(const MaskTile<NV, T>& tile, size_t n, KeyRun (&runs)[kMaxRuns]) {
+  if (!tile.any_hidden) {
+    runs[0] = {0, n, 0};
+    return 1;
+  }
+  constexpr size_t N = kVectorLanes<T>;
+  std::uint64_t dead[NV];  // keys that no query of the vector sees
+  for (int x = 0; x < NV; ++x) {
+    dead[x] = ~std::uint64_t{0};
+    for (size_t r = 0; r < N; ++r) dead[x] &= tile.hidden[x * N + r];
+  }
+  size_t n_runs = 0;
+  for (size_t j = 0; j < n; j += kRunKeys) {
+    const size_t m = std::min(kRunKeys, n - j);
+    int skipped = 0;
+    while (skipped < NV && (dead[skipped] >> j & low_bits(m)) == low_bits(m)) ++skipped;
+    if (skipped == NV) continue;
+    if (n_runs != 0 && runs[n_runs - 1].skipped == skipped &&
+        runs[n_runs - 1].j + runs[n_runs - 1].n == j) {
+      runs[n_runs - 1].n += m;
+    } else {
+      runs[n_runs++] = {j, m, skipped};
+    }
+  }
+  return n_runs;
 }
 
 }  // namespace headwise::kernels::HWY_NAMESPACE

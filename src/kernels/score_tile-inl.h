@@ -44,6 +44,26 @@ struct TilePlace {
   size_t t0, n_lanes, j0, n;
 };
 
+// Keys of a tile that the same vectors may skip.
+struct KeyRun {
+  size_t j, n;  // keys of the tile
+  int skipped;  // leading vectors of queries that see none of them
+};
+inline constexpr size_t kRunKeys = 16;
+inline constexpr size_t kMaxRuns = kTileK / kRunKeys;
+
+// body(std::integral_constant<int, n>) for a run-time n in [1, NV].
+template <int NV, class Body>
+HWY_INLINE void with_vectors(int n, Body&& body) {
+  if constexpr (NV > 1) {
+    if (n < NV) {
+      with_vectors<NV - 1>(n, body);
+      return;
+    }
+  }
+  body(std::integral_constant<int, NV>());
+}
+
 // The larger of x and m, and m when x is NaN.
 template <class V>
 HWY_INLINE V max_unless_nan(V x, V m) {
@@ -61,54 +81,54 @@ HWY_INLINE V finite_base(D d, V m) {
   return hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, kNegInf<hn::TFromD<D>>)), m);
 }
 
-// MR keys from k: their rows of s, and the largest score of each lane into tile_max.
+// MR keys from k: their rows of s, and the largest score of each lane into tile_max. NV vectors of
+// blocks that are `lanes` wide.
 template <int MR, int NV, typename T>
-HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, T* HWY_RESTRICT s,
-                           T* HWY_RESTRICT tile_max) {
+HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, size_t lanes,
+                           T* HWY_RESTRICT s, T* HWY_RESTRICT tile_max) {
   const hn::ScalableTag<T> d;
-  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  constexpr size_t N = kVectorLanes<T>;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
   HWY_UNROLL(8)
   for (int r = 0; r < MR; ++r) {
     HWY_UNROLL(4)
-    for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
+    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
   }
   for (size_t i = 0; i < d_head; ++i) {
     hn::Vec<hn::ScalableTag<T>> q[NV];
     HWY_UNROLL(4)
-    for (int v = 0; v < NV; ++v) q[v] = hn::Load(d, qt + i * kLanes + v * N);
+    for (int x = 0; x < NV; ++x) q[x] = hn::Load(d, qt + i * lanes + x * N);
     HWY_UNROLL(8)
     for (int r = 0; r < MR; ++r) {
       const auto key = hn::Set(d, k.data[r * k.stride + static_cast<std::ptrdiff_t>(i)]);
       HWY_UNROLL(4)
-      for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(key, q[v], acc[r][v]);
+      for (int x = 0; x < NV; ++x) acc[r][x] = hn::MulAdd(key, q[x], acc[r][x]);
     }
   }
   HWY_UNROLL(4)
-  for (int v = 0; v < NV; ++v) {
-    auto largest = hn::Load(d, tile_max + v * N);
+  for (int x = 0; x < NV; ++x) {
+    auto largest = hn::Load(d, tile_max + x * N);
     HWY_UNROLL(8)
     for (int r = 0; r < MR; ++r) {
-      hn::Store(acc[r][v], d, s + r * kLanes + v * N);
-      largest = max_unless_nan(acc[r][v], largest);
+      hn::Store(acc[r][x], d, s + r * lanes + x * N);
+      largest = max_unless_nan(acc[r][x], largest);
     }
-    hn::Store(largest, d, tile_max + v * N);
+    hn::Store(largest, d, tile_max + x * N);
   }
 }
 
-// n rows of s and the largest score of each lane.
+// n rows of s; the largest score of each lane is added to tile_max.
 template <int NV, typename T>
-HWY_INLINE void score_tile(const T* qt, Rows<T> k, size_t n, size_t d_head, T* s, T* tile_max) {
-  constexpr size_t kLanes = kBlockLanes<T, NV>;
-  std::fill_n(tile_max, kLanes, kNegInf<T>);
+HWY_NOINLINE void score_tile(const T* qt, Rows<T> k, size_t n, size_t d_head, size_t lanes, T* s,
+                             T* tile_max) {
   size_t j = 0;
   const auto at = [&k](size_t row) {
     return Rows<T>{k.data + static_cast<std::ptrdiff_t>(row) * k.stride, k.stride};
   };
   for (; j + kBlockRows <= n; j += kBlockRows)
-    score_rows<kBlockRows, NV>(qt, at(j), d_head, s + j * kLanes, tile_max);
-  for (; j + 4 <= n; j += 4) score_rows<4, NV>(qt, at(j), d_head, s + j * kLanes, tile_max);
-  for (; j < n; ++j) score_rows<1, NV>(qt, at(j), d_head, s + j * kLanes, tile_max);
+    score_rows<kBlockRows, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
+  for (; j + 4 <= n; j += 4) score_rows<4, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
+  for (; j < n; ++j) score_rows<1, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
 }
 
 // qt[i][lane] = scale * q[t0 + lane][i]; lanes from n_lanes on are 0. `rows` holds kLanes * kTileK.

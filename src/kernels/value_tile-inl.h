@@ -20,10 +20,10 @@ HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// MR features: o = decay * o + sum of p v over n keys; decay may be null.
+// MR features: o = decay * o + sum of p v over the keys of the runs. decay may be null: 1.
 template <int MR, int NV, typename T>
-HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, size_t n, const T* decay,
-                           T* HWY_RESTRICT o) {
+HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* runs, size_t n_runs,
+                           const T* decay, T* HWY_RESTRICT o) {
   const hn::ScalableTag<T> d;
   constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
@@ -32,17 +32,23 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, size_t n, const T
     HWY_UNROLL(4)
     for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
   }
-  const T* row = v.data;
-  for (size_t j = 0; j < n; ++j, row += v.stride) {
-    hn::Vec<hn::ScalableTag<T>> weight[NV];
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) weight[x] = hn::Load(d, p + j * kLanes + x * N);
-    HWY_UNROLL(8)
-    for (int r = 0; r < MR; ++r) {
-      const auto value = hn::Set(d, row[r]);
-      HWY_UNROLL(4)
-      for (int x = 0; x < NV; ++x) acc[r][x] = hn::MulAdd(value, weight[x], acc[r][x]);
-    }
+  for (const KeyRun* run = runs; run != runs + n_runs; ++run) {
+    with_vectors<NV>(NV - run->skipped, [&](auto width) {
+      constexpr int kFirst = NV - decltype(width)::value;
+      const T* row = v.data + static_cast<std::ptrdiff_t>(run->j) * v.stride;
+      const T* weights = p + run->j * kLanes;
+      for (size_t j = 0; j < run->n; ++j, row += v.stride, weights += kLanes) {
+        hn::Vec<hn::ScalableTag<T>> weight[NV];
+        HWY_UNROLL(4)
+        for (int x = kFirst; x < NV; ++x) weight[x] = hn::Load(d, weights + x * N);
+        HWY_UNROLL(8)
+        for (int r = 0; r < MR; ++r) {
+          const auto value = hn::Set(d, row[r]);
+          HWY_UNROLL(4)
+          for (int x = kFirst; x < NV; ++x) acc[r][x] = hn::MulAdd(value, weight[x], acc[r][x]);
+        }
+      }
+    });
   }
   HWY_UNROLL(4)
   for (int x = 0; x < NV; ++x) {
@@ -56,31 +62,33 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, size_t n, const T
 }
 
 template <int NV, typename T>
-HWY_INLINE void value_tile(const T* p, Rows<T> v, size_t n, size_t d_v, const T* decay, T* o) {
+HWY_NOINLINE void value_tile(const T* p, Rows<T> v, const KeyRun* runs, size_t n_runs, size_t d_v,
+                             const T* decay, T* o) {
   constexpr size_t kLanes = kBlockLanes<T, NV>;
   size_t i = 0;
   const auto at = [&v](size_t column) { return Rows<T>{v.data + column, v.stride}; };
   for (; i + kBlockRows <= d_v; i += kBlockRows)
-    value_rows<kBlockRows, NV>(p, at(i), n, decay, o + i * kLanes);
-  for (; i + 4 <= d_v; i += 4) value_rows<4, NV>(p, at(i), n, decay, o + i * kLanes);
-  for (; i < d_v; ++i) value_rows<1, NV>(p, at(i), n, decay, o + i * kLanes);
+    value_rows<kBlockRows, NV>(p, at(i), runs, n_runs, decay, o + i * kLanes);
+  for (; i + 4 <= d_v; i += 4) value_rows<4, NV>(p, at(i), runs, n_runs, decay, o + i * kLanes);
+  for (; i < d_v; ++i) value_rows<1, NV>(p, at(i), runs, n_runs, decay, o + i * kLanes);
 }
 
 template <typename T>
 bool all_finite(Rows<T> x, size_t n, size_t width) {
   const hn::ScalableTag<T> d;
   const size_t N = hn::Lanes(d);
-  auto sum = hn::Zero(d);
-  T rest = 0;
+  auto bits = hn::Zero(d);
+  bool rest = true;
   for (size_t j = 0; j < n; ++j) {
     const T* row = x.data + static_cast<std::ptrdiff_t>(j) * x.stride;
     size_t i = 0;
-    for (; i + N <= width; i += N) {  // x * 0 is 0, or NaN, which stays in the sum
-      sum = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), sum);
+    for (; i + N <= width; i += N) {
+      const auto value = hn::LoadU(d, row + i);
+      bits = hn::Or(bits, hn::Sub(value, value));  // 0, or the bits of a NaN
     }
-    for (; i < width; ++i) rest += row[i] * T{0};
+    for (; i < width; ++i) rest &= std::isfinite(row[i]);
   }
-  return hn::AllTrue(d, hn::Eq(sum, sum)) && rest == rest;
+  return hn::AllTrue(d, hn::Eq(bits, hn::Zero(d))) && rest;
 }
 
 // Where a tile hides keys, a NaN or inf of V must not meet their p = 0: `copy` gets V with 0 in
