@@ -9,7 +9,6 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "kernels/targets.h"
@@ -20,6 +19,7 @@
 #include "hwy/foreach_target.h"
 
 #include "hwy/highway.h"
+#include "kernels/convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
@@ -132,33 +132,6 @@ void multiply_panel(const T* a, ptrdiff_t lda, const PackedWeights& w, size_t pa
   } while (k0 < K);
 }
 
-template <typename From, typename To>
-void convert_row(const void* from, ptrdiff_t stride, To* to, size_t n) {
-  const From* x = static_cast<const From*>(from);
-  if (stride == 1)
-    for (size_t i = 0; i < n; ++i) to[i] = static_cast<To>(x[i]);
-  else
-    for (size_t i = 0; i < n; ++i) to[i] = static_cast<To>(x[static_cast<ptrdiff_t>(i) * stride]);
-}
-
-template <typename To>
-void read_row(DType dtype, const void* from, ptrdiff_t stride, To* to, size_t n) {
-  if constexpr (sizeof(To) == 4) {
-    if (dtype == DType::bf16) return convert_row<bfloat16>(from, stride, to, n);
-    if (dtype == DType::f16) return convert_row<float16>(from, stride, to, n);
-  }
-  convert_row<To>(from, stride, to, n);
-}
-
-template <typename From>
-void write_row(DType dtype, const From* from, void* to, size_t n) {
-  if constexpr (sizeof(From) == 4) {
-    if (dtype == DType::bf16) return convert_row<From>(from, 1, static_cast<bfloat16*>(to), n);
-    if (dtype == DType::f16) return convert_row<From>(from, 1, static_cast<float16*>(to), n);
-  }
-  std::memcpy(to, from, n * sizeof(From));
-}
-
 bool is_uniform(const RowLayout& rows, size_t M) {
   return rows.n_inner == 1 || M <= rows.n_inner ||
          rows.stride_outer == rows.stride_inner * static_cast<ptrdiff_t>(rows.n_inner);
@@ -194,8 +167,8 @@ void multiply_block(const MatmulArgs& args, const MatmulBlock& block) {
     lda = static_cast<ptrdiff_t>(K + PackedWeights::kPanelBytes / sizeof(T));
     T* copy = scratch.take<T>(rows * static_cast<size_t>(lda));
     for (size_t m = 0; m < rows; ++m)
-      read_row(args.a_dtype, at(args.a, args.a_rows.offset(block.m0 + m), a_width), args.a_stride_k,
-               copy + m * static_cast<size_t>(lda), K);
+      widen_row<T>(at(args.a, args.a_rows.offset(block.m0 + m), a_width), args.a_dtype,
+                   args.a_stride_k, K, copy + m * static_cast<size_t>(lda));
     a = copy;
   }
 
@@ -212,7 +185,8 @@ void multiply_block(const MatmulArgs& args, const MatmulBlock& block) {
       multiply_panel(a, lda, w, p, reinterpret_cast<T*>(c_at(0)), row_stride(args.c_rows), rows);
     } else {
       multiply_panel(a, lda, w, p, tile, static_cast<ptrdiff_t>(columns), rows);
-      for (size_t m = 0; m < rows; ++m) write_row(args.c_dtype, tile + m * columns, c_at(m), n);
+      for (size_t m = 0; m < rows; ++m)
+        narrow_row<T>(tile + m * columns, n, c_at(m), args.c_dtype, 1);
     }
   }
 }
