@@ -13,6 +13,7 @@
 #include "cli/inspect.h"
 #include "cli/output.h"
 #include "cli/see.h"
+#include "cli/verify.h"
 #include "headwise/error.h"
 #include "headwise/io.h"
 #include "headwise/version.h"
@@ -54,6 +55,7 @@ class HelpFormatter : public CLI::Formatter {
 void add_verbs(CLI::App& program, Action& action) {
   add_see(program, action);
   add_inspect(program, action);
+  add_verify(program, action);
   add_info(program, action);
 }
 
