@@ -13,6 +13,7 @@
 #include "cli/inspect.h"
 #include "cli/lesson.h"
 #include "cli/output.h"
+#include "cli/run.h"
 #include "cli/see.h"
 #include "cli/verify.h"
 #include "headwise/error.h"
@@ -60,6 +61,7 @@ class HelpFormatter : public CLI::Formatter {
 // In the order of --help.
 void add_verbs(CLI::App& program, Action& action) {
   add_see(program, action);
+  add_run(program, action);
   add_inspect(program, action);
   add_lesson(program, action);
   add_verify(program, action);
