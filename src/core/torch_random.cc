@@ -246,7 +246,7 @@ void Generator::normal(const TensorView& out, double mean, double std) {
     if (n >= kBlock)
       return NormalFill<T>{*this, x, static_cast<C>(mean), static_cast<C>(std)}.fill(n);
     for (std::size_t i = 0; i < n; ++i)
-      x[i] = static_cast<T>(static_cast<C>(next_normal() * std + mean));
+      x[i] = static_cast<T>(static_cast<C>(std::fma(next_normal(), std, mean)));
   });
 }
 
