@@ -1,5 +1,6 @@
 #include "parity/case.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -76,7 +77,7 @@ Placed Case::placed(const std::string& name) const {
     const std::ptrdiff_t step = layout.steps[d], n = static_cast<std::ptrdiff_t>(from.shape[d]);
     strides[d] = extent * step;
     if (step < 0 && n > 0) first -= (n - 1) * strides[d];
-    extent *= n * std::abs(step) + layout.pads[d];
+    extent *= std::max(n * std::abs(step), std::ptrdiff_t{step == 0}) + layout.pads[d];
   }
   const auto width = static_cast<std::ptrdiff_t>(size_of(from.dtype));
   const auto bytes = static_cast<std::size_t>(extent * width);

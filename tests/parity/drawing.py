@@ -18,11 +18,20 @@ def values(shape, dtype, factor=1.0, offset=0.0):
     return (torch.randn(shape, dtype=torch.float64) * factor + offset).to(dtype)
 
 
-def layout(rng, rank):
+def repeat_along_a_dim(rng, x):
+    """Sometimes equal along one dim, so that layout() can give it a stride of 0. Returns the dim."""
+    if x.dim() == 0 or x.numel() == 0 or rng.random() > 0.08:
+        return None
+    dim = rng.randrange(x.dim())
+    x[:] = x.narrow(dim, 0, 1).clone()
+    return dim
+
+
+def layout(rng, rank, repeated=None):
     """How a tensor lies in memory: order of dims, outermost first; elements between neighbours of each dim; elements
     left over at the end of each. The runner builds it; '' is contiguous."""
     choice = rng.random()
-    if rank == 0 or choice < 0.4:
+    if rank == 0 or (choice < 0.4 and repeated is None):
         return ""
     order, steps, pads = list(range(rank)), [1] * rank, [0] * rank
     if choice < 0.7 and rank >= 3:  # another order of the outer dims, the last one contiguous: (B, T, H, D)
@@ -35,6 +44,8 @@ def layout(rng, rank):
         pads[-1] = rng.choice([1, 3, 8])
     if rng.random() < 0.25:
         steps[rng.randrange(rank)] = rng.choice([2, 3, -1, -2])
+    if repeated is not None:
+        steps[repeated] = 0
     return "/".join(",".join(map(str, x)) for x in (order, steps, pads))
 
 

@@ -16,16 +16,19 @@ import random
 import torch
 from safetensors.torch import save_file
 
+import generator_cases
 import module_cases
 import sdpa_cases
 from drawing import DTYPES
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
 SMALL_COUNT = 320  # keeps each file below 512 KB
+DRAW_COUNT = 32
 
 
 def draw_cases(seed, count, small):
-    """Half the random cases are of each kind; every combination of the options of construction comes on top."""
+    """Half the random cases are of attention and of the module. On top come every combination of the options of
+    construction, and draws from the generator."""
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         torch.manual_seed(rng.getrandbits(60))
@@ -33,6 +36,8 @@ def draw_cases(seed, count, small):
         yield (sdpa_cases if (number // 4) % 2 else module_cases).make(rng, dtype_name, small)
     for number, combination in enumerate(module_cases.init_combinations()):
         yield module_cases.make_init(random.Random(f"{seed}/init/{number}"), combination, small)
+    for number in range(DRAW_COUNT):
+        yield generator_cases.make(random.Random(f"{seed}/draws/{number}"), small)
 
 
 def save(path, cases):
@@ -58,7 +63,7 @@ def main():
     torch.set_num_threads(1)  # the tensors are tiny
     if arguments.small:
         cases = list(draw_cases(0, SMALL_COUNT, small=True))
-        for kind in ("sdpa", "module", "init"):
+        for kind in ("sdpa", "module", "init", "draws"):
             save(FIXTURES / f"parity_{kind}.safetensors", [c for c in cases if c.options["kind"] == kind])
     elif arguments.out:
         save(arguments.out, draw_cases(arguments.seed, arguments.count, small=False))

@@ -78,8 +78,8 @@ def widen(state, o):
 def draw_inputs(rng, o, dtype, small):
     """Batch-first query, key and value; self: all three are one tensor."""
     lengths = SMALL_LENGTHS if small else LENGTHS
-    T_q, T_k, B = rng.choice(lengths), rng.choice(lengths), rng.choice([1, 2, 2, 3])
-    if B == 3 and rng.random() < 0.1:
+    T_q, T_k, B = rng.choice(lengths), rng.choice(lengths), rng.choice([1, 2, 2] if small else [1, 2, 2, 3])
+    if B == 2 and rng.random() < 0.03:
         B = 0
     kdim, vdim = o.kdim or o.embed_dim, o.vdim or o.embed_dim
     query = values((B, T_q, o.embed_dim), dtype)
@@ -92,6 +92,8 @@ def draw_masks(rng, o, dtype, sizes):
     """(name, kind, tensor as it is passed, bias it amounts to (B, n_heads or 1, T_q or 1, T_k)) for each mask."""
     B, T_q, T_k, unbatched = sizes
     masks = []
+    if dtype.itemsize == 2 and rng.random() < 0.3:
+        dtype = torch.float32  # both masks may be f32 beside 16 bits
     if rng.random() < 0.4:
         kind = rng.choice(["ignore", "ignore", "bias", "keep"])
         mask = mask_values(rng, (B, T_k), kind, dtype)

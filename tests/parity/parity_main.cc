@@ -31,7 +31,8 @@ Difference run(const Case& c) {
   const std::string kind = c.text("kind");
   if (kind == "sdpa") return run_sdpa(c);
   if (kind == "module") return run_module(c);
-  return run_init(c);
+  if (kind == "init") return run_init(c);
+  return run_draws(c);
 }
 
 // True when the case is within what is allowed.
@@ -53,7 +54,7 @@ bool add_case(const Case& c, Table& table) {
 }
 
 const char* allowed(const std::string& kind, const std::string& dtype) {
-  if (kind == "init") return "same bits, normal draws 2 ulp";
+  if (kind == "init" || kind == "draws") return "same bits, normal draws 2 ulp";
   if (dtype == "f32") return "2e-6 of the row's scale";
   return dtype == "f64" ? "1e-14 of the row's scale" : "1 ulp of the rounded double";
 }

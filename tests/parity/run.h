@@ -9,5 +9,6 @@ namespace headwise::parity {
 Difference run_sdpa(const Case& c);
 Difference run_module(const Case& c);
 Difference run_init(const Case& c);
+Difference run_draws(const Case& c);
 
 }  // namespace headwise::parity

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import reference
 from drawing import (DTYPES, LENGTHS, LONG_LENGTHS, NEG_INF, SMALL_LENGTHS, SMALL_WIDTHS, WIDTHS, Case, agree,
-                     expectation, layout, mask_values, values)
+                     expectation, layout, mask_values, repeat_along_a_dim, values)
 
 
 def draw_shapes(rng, small):
@@ -100,9 +100,10 @@ def make(rng, dtype_name, small):
     q = values(q_shape, dtype, rng.choice([1.0, 1.0, 0.3]))
     k = values(k_shape, dtype)
     v = values(v_shape, dtype, 1.0, rng.choice([0.0, 0.0, 2.0]))
+    repeated = {name: repeat_along_a_dim(rng, x) for name, x in (("q", q), ("k", k), ("v", v))}
     causal = rng.choice(["none", "none", "none", "top_left", "bottom_right"])
     scale = draw_scale(rng, q_shape[-1])
-    poisoned = rng.random() < 0.12
+    poisoned = rng.random() < 0.12 and not any(dim is not None for dim in repeated.values())
 
     T_q, T_k = q_shape[-2], k_shape[-2]
     kv_leading = torch.broadcast_shapes(k_shape[:-2], v_shape[:-2])
@@ -118,7 +119,7 @@ def make(rng, dtype_name, small):
         mask_dtype = torch.float32 if dtype.itemsize == 2 and rng.random() < 0.3 else dtype
         mask = mask_values(rng, mask_shape(rng, scores_shape), kind, mask_dtype)
         case.options[name] = kind
-        case.put(name, mask, layout(rng, mask.dim()))
+        case.put(name, mask, layout(rng, mask.dim(), repeat_along_a_dim(rng, mask)))
         masks.append((kind, mask))
         bias = bias + reference.mask_to_bias(mask, kind)
     if causal != "none":
@@ -130,7 +131,7 @@ def make(rng, dtype_name, small):
     if scale is not None:
         case.options["scale"] = float(scale).hex()
     for name, x in (("q", q), ("k", k), ("v", v)):
-        case.put(name, x, layout(rng, x.dim()))
+        case.put(name, x, layout(rng, x.dim(), repeated[name]))
 
     wide = [q.double(), k.double(), v.double()]
     used = scale if scale is not None else 1 / math.sqrt(q_shape[-1])
