@@ -142,11 +142,8 @@ void set_shapes(Problem& p, const ConstTensorView& q, const ConstTensorView& k,
 }
 
 Input input_of(const ConstTensorView& view, const Problem& p) {
-  Input input{view.data, view.dtype,
-              broadcast_layout(view.shape, view.strides, kMatrixPerHead, p.o_shape)};
-  // Rows are matrices' rows in every case: a single element counts as contiguous.
-  if (view.shape.from_back(0) == 1) input.at.i = 1;
-  return input;
+  return {view.data, view.dtype,
+          broadcast_layout(view.shape, view.strides, kMatrixPerHead, p.o_shape)};
 }
 
 void set_terms(Problem& p, const AttentionOptions& options) {
@@ -197,7 +194,6 @@ void check_output(const Problem& p, const Wanted& wanted) {
   wanted.checked = {
       wanted.view.data, wanted.view.dtype,
       broadcast_layout(wanted.view.shape, wanted.view.strides, wanted.axes, p.o_shape)};
-  if (wanted.axes.i != kNoAxis && wanted.view.shape.from_back(0) == 1) wanted.checked.at.i = 1;
 }
 
 void check_apart(const Wanted& wanted, const char* other, const ConstTensorView& view) {
