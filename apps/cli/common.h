@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headwise/error.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace CLI {
@@ -33,6 +34,16 @@ class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// For library calls whose every argument was on the command line.
+template <typename F>
+auto from_command_line(F&& call) {
+  try {
+    return call();
+  } catch (const ArgumentError& e) {
+    throw UsageError(e.what());
+  }
+}
 
 // What the chosen verb will do. Parsing fills it and it runs afterwards, so that a failure while
 // parsing is never taken for one while running.

@@ -11,8 +11,11 @@
 #include "cli/common.h"
 #include "cli/info.h"
 #include "cli/inspect.h"
+#include "cli/lesson.h"
 #include "cli/output.h"
+#include "cli/run.h"
 #include "cli/see.h"
+#include "cli/verify.h"
 #include "headwise/error.h"
 #include "headwise/io.h"
 #include "headwise/version.h"
@@ -42,6 +45,11 @@ class HelpFormatter : public CLI::Formatter {
     column_width(26);
     label("SUBCOMMAND", "VERB");
   }
+  // Without the names of all options that one excludes or needs.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string type = option->get_type_name();
+    return (type.empty() ? "" : " " + type) + (option->get_required() ? " (required)" : "");
+  }
   std::string make_subcommand(const CLI::App* verb) const override {
     const std::string description = verb->get_description();
     std::string line = "  " + verb->get_name();
@@ -53,20 +61,30 @@ class HelpFormatter : public CLI::Formatter {
 // In the order of --help.
 void add_verbs(CLI::App& program, Action& action) {
   add_see(program, action);
+  add_run(program, action);
   add_inspect(program, action);
+  add_lesson(program, action);
+  add_verify(program, action);
   add_info(program, action);
 }
 
-// CLI11 would name an unknown verb only as an unexpected argument.
-void check_verb(const CLI::App& program, const std::vector<std::string>& args) {
-  std::string verbs;
-  for (const CLI::App* verb : program.get_subcommands([](const CLI::App*) { return true; })) {
-    if (!args.empty() && args[0] == verb->get_name()) return;
-    verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+// CLI11 would name an unknown verb, or an unknown verb of a verb, only as an unexpected argument.
+void check_verbs(const CLI::App& program, const std::vector<std::string>& args) {
+  const CLI::App* parent = &program;
+  for (const std::string& arg : args) {
+    const auto verbs = parent->get_subcommands([](const CLI::App*) { return true; });
+    if (verbs.empty() || arg.starts_with('-')) return;
+    const CLI::App* found = nullptr;
+    std::string names;
+    for (const CLI::App* verb : verbs) {
+      if (verb->get_name() == arg) found = verb;
+      names += (names.empty() ? "" : ", ") + verb->get_name();
+    }
+    if (found == nullptr)
+      throw UsageError(parent->get_name() + ": found \"" + arg + "\", expected one of " + names);
+    parent = found;
   }
-  if (args.empty()) throw UsageError("no verb given; expected one of " + verbs);
-  if (!args[0].starts_with('-'))
-    throw UsageError("no verb is called \"" + args[0] + "\"; expected one of " + verbs);
+  if (args.empty()) throw UsageError("found no verb, expected one; headwise --help lists them");
 }
 
 int parse_and_run(const std::vector<std::string>& args, std::ostream& out) {
@@ -75,8 +93,9 @@ int parse_and_run(const std::vector<std::string>& args, std::ostream& out) {
   program.footer(kFooter);
   program.set_version_flag("--version", "headwise " HEADWISE_VERSION, "Print the version and exit");
   Action action;
+  program.require_subcommand(0, 1);
   add_verbs(program, action);
-  check_verb(program, args);
+  check_verbs(program, args);
   try {
     program.parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 pops the last
   } catch (const CLI::CallForHelp&) {

@@ -34,6 +34,7 @@ TEST(Program, UsageErrorsAreOneLineAndExitCode2) {
       {"--frobnicate"},
       {"info", "--frobnicate"},
       {"info", "extra"},
+      {"info", "verify"},
       {"info", "--threads"},
       {"info", "--threads", "0"},
       {"info", "--threads", "-1"},

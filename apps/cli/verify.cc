@@ -1,0 +1,119 @@
+#include "cli/verify.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "CLI/CLI.hpp"
+#include "cli/verify_kernels.h"
+#include "headwise/runtime.h"
+#include "nlohmann/json.hpp"
+
+namespace headwise::cli {
+namespace {
+
+constexpr VerbText kText = {
+    "verify", "Checks every kernel on this CPU against its definition",
+    "Runs every kernel on every instruction set that this CPU has, in all four dtypes, and\n"
+    "compares the results with the definition computed in double. Shows the largest error\n"
+    "relative to the terms that were summed, and the bound that follows from their number\n"
+    "and dtype. Also checks that f32 and f64 results have the same bits on instruction sets\n"
+    "with fused multiply-add. Exits 1 when a bound is broken.",
+    "  headwise verify\n"
+    "  headwise verify --isa avx2 --seed 7 --json"};
+
+struct VerifyOptions {
+  RuntimeOptions runtime;
+  std::uint64_t seed = 0;
+  bool json = false;
+};
+
+// Restores the instruction set that the caller had chosen.
+class KeepIsa {
+ public:
+  KeepIsa() : before_(isa()) {}
+  ~KeepIsa() { set_isa(before_); }
+  KeepIsa(const KeepIsa&) = delete;
+  KeepIsa& operator=(const KeepIsa&) = delete;
+
+ private:
+  std::string before_;
+};
+
+bool has_fma(const std::string& name) { return name != "sse4" && name != "scalar"; }
+
+std::vector<KernelReport> verify_all(const std::vector<std::string>& isas, std::uint64_t seed) {
+  std::vector<KernelReport> reports;
+  for (const auto check : {verify_heads, verify_matmul})
+    for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+      for (KernelReport& report : check(dtype, isas, seed)) reports.push_back(std::move(report));
+  std::stable_sort(reports.begin(), reports.end(),
+                   [](const auto& a, const auto& b) { return a.kernel < b.kernel; });
+  return reports;
+}
+
+// Whether instruction sets with fused multiply-add agree to the bit, where that is promised.
+bool same_bits(const std::vector<KernelReport>& reports) {
+  for (const KernelReport& a : reports)
+    for (const KernelReport& b : reports)
+      if (a.kernel == b.kernel && a.dtype == b.dtype && size_of(a.dtype) > 2 && has_fma(a.isa) &&
+          has_fma(b.isa) && a.bytes != b.bytes)
+        return false;
+  return true;
+}
+
+void print_text(const std::vector<KernelReport>& reports, bool bits, bool ok, std::ostream& out) {
+  Table table({"kernel", "isa", "dtype", ">cases", ">largest error", ">bound", "ok"});
+  for (const KernelReport& report : reports)
+    table.add({report.kernel, report.isa, std::string(name_of(report.dtype)),
+               std::to_string(report.tally.n_cases), format(report.tally.error, "%.1e"),
+               format(report.tally.bound, "%.1e"), report.tally.ok ? "yes" : "NO"});
+  table.print(out);
+  out << "\nf32 and f64: " << (bits ? "the same bits" : "DIFFERENT bits")
+      << " on instruction sets with fused multiply-add\n"
+      << (ok ? "All kernels are within their bounds.\n" : "A check FAILED.\n");
+}
+
+void print_as_json(const std::vector<KernelReport>& reports, bool bits, bool ok,
+                   std::ostream& out) {
+  auto kernels = nlohmann::ordered_json::array();
+  for (const KernelReport& report : reports)
+    kernels.push_back({{"kernel", report.kernel},
+                       {"isa", report.isa},
+                       {"dtype", name_of(report.dtype)},
+                       {"cases", report.tally.n_cases},
+                       {"largest_error", report.tally.error},
+                       {"bound", report.tally.bound},
+                       {"ok", report.tally.ok}});
+  print_json(out, {{"kernels", kernels}, {"same_bits", bits}, {"ok", ok}});
+}
+
+int verify(const VerifyOptions& options, std::ostream& out) {
+  const KeepIsa keep;
+  apply(options.runtime);
+  const auto isas =
+      options.runtime.isa.empty() ? available_isas() : std::vector<std::string>{isa()};
+  const std::vector<KernelReport> reports = verify_all(isas, options.seed);
+  const bool bits = same_bits(reports);
+  const bool ok = bits && std::all_of(reports.begin(), reports.end(),
+                                      [](const KernelReport& r) { return r.tally.ok; });
+  if (options.json)
+    print_as_json(reports, bits, ok, out);
+  else
+    print_text(reports, bits, ok, out);
+  return ok ? kSuccess : kCheckFailed;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& program, Action& action) {
+  auto options = std::make_shared<VerifyOptions>();
+  CLI::App* verb = add_verb(program, kText);
+  add_seed_option(*verb, options->seed);
+  verb->add_flag("--json", options->json, "Print JSON");
+  add_runtime_options(*verb, options->runtime);
+  verb->callback([options, &action] {
+    action = [options](std::ostream& out) { return verify(*options, out); };
+  });
+}
+
+}  // namespace headwise::cli
