@@ -16,7 +16,7 @@ std::uint64_t random_seed() {
 
 // Both halves of the 128-bit product, folded.
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
+  const auto product = static_cast<unsigned __int128>(a) * b;  // fits 128 bits
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
@@ -49,7 +49,7 @@ KeySet::Slot& KeySet::find_slot(std::string_view key, std::uint64_t hash) {
 }
 
 void KeySet::grow() {
-  slots_.assign(std::max(kFirstSlots, 2 * slots_.size()), Slot{});
+  slots_.assign(std::max(kFirstSlots, slots_.size() << 1), Slot{});
   for (std::size_t k = 0; k < hashes_.size(); ++k) {  // all differ: no need to compare them
     std::size_t i = hashes_[k];
     while (slots_[i & (slots_.size() - 1)].key != 0) ++i;
@@ -59,7 +59,7 @@ void KeySet::grow() {
 }
 
 bool KeySet::insert(std::string_view key) {
-  if (2 * hashes_.size() >= slots_.size()) grow();
+  if (hashes_.size() >= slots_.size() >> 1) grow();
   const std::uint64_t hash = hash_of(key);
   Slot& slot = find_slot(key, hash);
   if (slot.key != 0) return false;
@@ -72,7 +72,7 @@ bool KeySet::insert(std::string_view key) {
 
 void KeySet::clear() {
   if (hashes_.empty()) return;
-  if (slots_.size() > std::max(kFirstSlots, 8 * hashes_.size()))
+  if (slots_.size() > std::max(kFirstSlots, hashes_.size() << 3))
     *this = KeySet();  // a large object before: clearing its slots would cost more each time
   else
     std::fill(slots_.begin(), slots_.end(), Slot{});

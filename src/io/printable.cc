@@ -44,7 +44,8 @@ bool is_hidden(char32_t point) {
 
 std::string hex(char32_t value, int digits) {
   std::string text;
-  for (int i = digits - 1; i >= 0; --i) text += "0123456789abcdef"[(value >> (4 * i)) & 0xfu];
+  for (int shift = (digits - 1) << 2; shift >= 0; shift -= 4)
+    text += "0123456789abcdef"[(value >> shift) & 0xfu];
   return text;
 }
 
@@ -95,7 +96,8 @@ std::string_view last_bytes(std::string_view text, std::size_t bytes) {
 
 std::string printable(std::string_view text, std::size_t max_letters) {
   // A name may have 100 MB: only the ends are looked at.
-  const std::size_t enough = kMaxUtf8Bytes * max_letters + kMaxUtf8Bytes;
+  const std::size_t letters_looked_at = std::min(max_letters, text.size()) + 1;
+  const std::size_t enough = letters_looked_at * kMaxUtf8Bytes;  // a text has at most 2^61 bytes
   if (text.size() <= enough) {
     std::size_t letters = 0;
     std::string whole;

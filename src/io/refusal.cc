@@ -17,8 +17,8 @@ std::string word(std::string_view path, const Refusal& refusal, std::size_t lett
 
 // The ends of a name, which are all that is shown of it: a name may have 100 MB.
 std::string ends_of(std::string_view name) {
-  constexpr std::size_t kEnd = 2 * kMaxMessage * 4;
-  if (name.size() <= 2 * kEnd) return std::string(name);
+  constexpr std::size_t kEnd = 4000;  // kMaxMessage letters of each would do
+  if (name.size() <= kEnd + kEnd) return std::string(name);
   return std::string(name.substr(0, kEnd)) + std::string(name.substr(name.size() - kEnd));
 }
 
@@ -31,7 +31,7 @@ FileError file_error(std::string_view path, const Refusal& refusal) {
   std::size_t letters = 160;
   std::string text = word(path, refusal, letters);
   while (text.size() > kMaxMessage) {  // letters may have four bytes
-    letters = letters * 3 / 4;
+    letters -= letters / 4;
     text = word(path, refusal, letters);
   }
   return FileError(text);

@@ -10,7 +10,7 @@
 #include "headwise/io.h"
 #include "io/npy.h"
 #include "io/writing.h"
-#include "io/zip_format.h"
+#include "io/zip_directory.h"
 
 namespace headwise {
 namespace {
@@ -23,7 +23,7 @@ constexpr std::uint32_t kDate1980 = 0x00210000;  // 1 January 1980, 00:00: equal
 
 std::string le(std::uint64_t value, unsigned bytes) {
   std::string text;
-  for (unsigned i = 0; i < bytes; ++i) text += static_cast<char>((value >> (8 * i)) & 0xffu);
+  for (; bytes > 0; --bytes, value >>= 8) text += static_cast<char>(value & 0xffu);
   return text;
 }
 
@@ -35,7 +35,7 @@ struct Written {
 
 // Sizes always in 64 bits as well: one form for small and large members.
 std::string zip64_field(std::initializer_list<std::uint64_t> numbers) {
-  std::string field = le(kExtraZip64, 2) + le(8 * numbers.size(), 2);
+  std::string field = le(kExtraZip64, 2) + le(numbers.size() << 3, 2);
   for (const std::uint64_t number : numbers) field += le(number, 8);
   return field;
 }
@@ -62,14 +62,18 @@ std::string directory_entry(const Written& member) {
          le(kIn64, 4) + member.name + extra;
 }
 
+// The directory's entries, place and size; in 64 bits as well where they need it.
 std::string end_records(std::uint64_t entries, std::uint64_t begin, std::uint64_t bytes) {
+  const bool in_64 = entries >= kIn64Short || begin + bytes >= kIn64;
   const std::string end64 = le(kEnd64Signature, 4) + le(kEnd64Bytes - 12, 8) + le(kVersion, 2) +
                             le(kVersion, 2) + le(0, 4) + le(0, 4) + le(entries, 8) +
                             le(entries, 8) + le(bytes, 8) + le(begin, 8);
   const std::string locator =
       le(kLocator64Signature, 4) + le(0, 4) + le(begin + bytes, 8) + le(1, 4);
-  return end64 + locator + le(kEndSignature, 4) + le(0, 2) + le(0, 2) + le(kIn64Short, 2) +
-         le(kIn64Short, 2) + le(kIn64, 4) + le(kIn64, 4) + le(0, 2);
+  const std::uint64_t entries16 = in_64 ? kIn64Short : entries;
+  return (in_64 ? end64 + locator : std::string()) + le(kEndSignature, 4) + le(0, 2) + le(0, 2) +
+         le(entries16, 2) + le(entries16, 2) + le(in_64 ? kIn64 : bytes, 4) +
+         le(in_64 ? kIn64 : begin, 4) + le(0, 2);
 }
 
 std::uint32_t crc_of(std::span<const std::byte> header, std::span<const std::byte> elements) {
@@ -84,6 +88,9 @@ std::uint32_t crc_of(std::span<const std::byte> header, std::span<const std::byt
 
 void save_npz(const std::string& path, std::span<const NamedView> tensors) {
   io::check_tensors(tensors);
+  if (tensors.size() > kMaxMembers)
+    core::throw_argument("tensors", std::to_string(tensors.size()) + " tensors",
+                         "at most " + std::to_string(kMaxMembers));
   constexpr std::size_t kMaxName = 0xffff - 4;  // with ".npy"
   for (const NamedView& tensor : tensors)
     if (tensor.name.size() > kMaxName)

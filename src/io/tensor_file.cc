@@ -36,10 +36,10 @@ void reverse_bytes(std::span<std::byte> bytes, std::size_t width) {
 
 Strides fortran_strides(const Shape& shape) {
   Strides strides = contiguous_strides(shape);
-  std::ptrdiff_t step = 1;
+  std::size_t step = 1;  // may wrap around, but only in a shape without elements
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    strides[i] = step;
-    step *= static_cast<std::ptrdiff_t>(shape[i]);
+    strides[i] = static_cast<std::ptrdiff_t>(step);
+    step *= shape[i];  // as above
   }
   return strides;
 }

@@ -8,7 +8,6 @@
 #include "core/checked.h"
 #include "io/little_endian.h"
 #include "io/refusal.h"
-#include "io/zip_format.h"
 
 namespace headwise::io::zip {
 namespace {
