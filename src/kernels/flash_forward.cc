@@ -133,13 +133,14 @@ class Block {
     n_runs_ = runs_of(mask_, at.n, runs_);
     score(at, k);
     note_seen(at.n);
-    const T* decay = softmax(state) && !first ? w_.decay : nullptr;
+    const bool grown = softmax(state);
+    const Update<T> update{first, grown ? w_.decay : nullptr};
     if (a_.dropout.p > 0) drop_tile<NV>(a_.dropout, at, w_.factors, w_.s);
     if (!mask_.any_hidden || all_finite(v, at.n, a_.d_v)) {
-      value_tile<NV>(w_.s, v, runs_, n_runs_, a_.d_v, decay, state.o);
+      value_tile<NV>(w_.s, v, runs_, n_runs_, a_.d_v, update, state.o);
     } else {
       const Rows<T> finite = without_special_values(v, at.n, a_.d_v, w_.v_finite);
-      value_tile<NV>(w_.s, finite, runs_, n_runs_, a_.d_v, decay, state.o);
+      value_tile<NV>(w_.s, finite, runs_, n_runs_, a_.d_v, update, state.o);
       add_special_values<NV>(w_.s, v, at.n, a_.d_v, mask_.hidden, state.o);
     }
   }
@@ -169,7 +170,6 @@ class Block {
     state.started = true;
     std::fill_n(state.m, kLanes, kNegInf<T>);
     std::fill_n(state.l, kLanes, T{0});
-    std::fill_n(state.o, a_.d_v * kLanes, T{0});
   }
 
   void note_seen(size_t n) {
@@ -248,7 +248,10 @@ class Block {
   // that saw only scores of -inf has 0 / 0: NaN, in m and l too.
   void finish(State<T>& state) {
     const D d;
-    if (!state.started) start(state);
+    if (!state.started) {
+      start(state);
+      std::fill_n(state.o, a_.d_v * kLanes, T{0});
+    }
     for (size_t r = 0; r < kLanes; ++r) {
       if (w_.seen[r] && !(state.l[r] > 0))
         state.m[r] = state.l[r] = std::numeric_limits<T>::quiet_NaN();

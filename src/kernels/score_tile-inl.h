@@ -22,14 +22,16 @@ HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Register blocks are kBlockRows x NV accumulators, NV vectors and one broadcast: 29 of 32
-// registers, or 15 of 16. NV goes down to 1 for the last few queries.
+// A register block is kBlockRows<NV> rows of NV accumulators, beside NV vectors and a broadcast: 29
+// of 32 registers for 6 x 4, 15 of 16 for 6 x 2. Fewer vectors for the last few queries get more
+// rows, or the latency of their multiply-adds would show.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
-inline constexpr int kWidestNV = 4;
+inline constexpr int kWidestNV = 4, kAccumulators = 24;
 #else
-inline constexpr int kWidestNV = 2;
+inline constexpr int kWidestNV = 2, kAccumulators = 12;
 #endif
-inline constexpr int kBlockRows = 6;
+template <int NV>
+inline constexpr int kBlockRows = NV == 1 && kAccumulators > 16 ? 16 : kAccumulators / NV;
 
 template <typename T>
 inline constexpr size_t kVectorLanes = hn::MaxLanes(hn::ScalableTag<T>());
@@ -89,7 +91,7 @@ HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, s
   const hn::ScalableTag<T> d;
   constexpr size_t N = kVectorLanes<T>;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
-  HWY_UNROLL(8)
+  HWY_UNROLL(16)
   for (int r = 0; r < MR; ++r) {
     HWY_UNROLL(4)
     for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
@@ -98,7 +100,7 @@ HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, s
     hn::Vec<hn::ScalableTag<T>> q[NV];
     HWY_UNROLL(4)
     for (int x = 0; x < NV; ++x) q[x] = hn::Load(d, qt + i * lanes + x * N);
-    HWY_UNROLL(8)
+    HWY_UNROLL(16)
     for (int r = 0; r < MR; ++r) {
       const auto key = hn::Set(d, k.data[r * k.stride + static_cast<std::ptrdiff_t>(i)]);
       HWY_UNROLL(4)
@@ -108,7 +110,7 @@ HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, s
   HWY_UNROLL(4)
   for (int x = 0; x < NV; ++x) {
     auto largest = hn::Load(d, tile_max + x * N);
-    HWY_UNROLL(8)
+    HWY_UNROLL(16)
     for (int r = 0; r < MR; ++r) {
       hn::Store(acc[r][x], d, s + r * lanes + x * N);
       largest = max_unless_nan(acc[r][x], largest);
@@ -125,8 +127,8 @@ HWY_NOINLINE void score_tile(const T* qt, Rows<T> k, size_t n, size_t d_head, si
   const auto at = [&k](size_t row) {
     return Rows<T>{k.data + static_cast<std::ptrdiff_t>(row) * k.stride, k.stride};
   };
-  for (; j + kBlockRows <= n; j += kBlockRows)
-    score_rows<kBlockRows, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
+  for (; j + kBlockRows<NV> <= n; j += kBlockRows<NV>)
+    score_rows<kBlockRows<NV>, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
   for (; j + 4 <= n; j += 4) score_rows<4, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
   for (; j < n; ++j) score_rows<1, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
 }

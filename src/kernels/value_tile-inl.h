@@ -20,14 +20,22 @@ HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// MR features: o = decay * o + sum of p v over the keys of the runs. decay may be null: 1.
+// What becomes of o: the sum of a leaf's first tile is its o, later ones are added to it, after it
+// has been multiplied by decay where that is not null.
+template <typename T>
+struct Update {
+  bool first;
+  const T* decay;  // [kLanes]
+};
+
+// MR features of o and the sum of p v over the keys of the runs.
 template <int MR, int NV, typename T>
 HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* runs, size_t n_runs,
-                           const T* decay, T* HWY_RESTRICT o) {
+                           Update<T> update, T* HWY_RESTRICT o) {
   const hn::ScalableTag<T> d;
   constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
-  HWY_UNROLL(8)
+  HWY_UNROLL(16)
   for (int r = 0; r < MR; ++r) {
     HWY_UNROLL(4)
     for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
@@ -41,7 +49,7 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* run
         hn::Vec<hn::ScalableTag<T>> weight[NV];
         HWY_UNROLL(4)
         for (int x = kFirst; x < NV; ++x) weight[x] = hn::Load(d, weights + x * N);
-        HWY_UNROLL(8)
+        HWY_UNROLL(16)
         for (int r = 0; r < MR; ++r) {
           const auto value = hn::Set(d, row[r]);
           HWY_UNROLL(4)
@@ -52,25 +60,27 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* run
   }
   HWY_UNROLL(4)
   for (int x = 0; x < NV; ++x) {
-    const auto factor = decay != nullptr ? hn::Load(d, decay + x * N) : hn::Set(d, T{1});
-    HWY_UNROLL(8)
+    const auto factor =
+        update.decay != nullptr ? hn::Load(d, update.decay + x * N) : hn::Set(d, T{1});
+    HWY_UNROLL(16)
     for (int r = 0; r < MR; ++r) {
       T* at = o + r * kLanes + x * N;
-      hn::Store(hn::MulAdd(hn::Load(d, at), factor, acc[r][x]), d, at);
+      const auto sum = update.first ? acc[r][x] : hn::MulAdd(hn::Load(d, at), factor, acc[r][x]);
+      hn::Store(sum, d, at);
     }
   }
 }
 
 template <int NV, typename T>
 HWY_NOINLINE void value_tile(const T* p, Rows<T> v, const KeyRun* runs, size_t n_runs, size_t d_v,
-                             const T* decay, T* o) {
+                             Update<T> update, T* o) {
   constexpr size_t kLanes = kBlockLanes<T, NV>;
   size_t i = 0;
   const auto at = [&v](size_t column) { return Rows<T>{v.data + column, v.stride}; };
-  for (; i + kBlockRows <= d_v; i += kBlockRows)
-    value_rows<kBlockRows, NV>(p, at(i), runs, n_runs, decay, o + i * kLanes);
-  for (; i + 4 <= d_v; i += 4) value_rows<4, NV>(p, at(i), runs, n_runs, decay, o + i * kLanes);
-  for (; i < d_v; ++i) value_rows<1, NV>(p, at(i), runs, n_runs, decay, o + i * kLanes);
+  for (; i + kBlockRows<NV> <= d_v; i += kBlockRows<NV>)
+    value_rows<kBlockRows<NV>, NV>(p, at(i), runs, n_runs, update, o + i * kLanes);
+  for (; i + 4 <= d_v; i += 4) value_rows<4, NV>(p, at(i), runs, n_runs, update, o + i * kLanes);
+  for (; i < d_v; ++i) value_rows<1, NV>(p, at(i), runs, n_runs, update, o + i * kLanes);
 }
 
 template <typename T>
