@@ -1,7 +1,11 @@
 // attention_weights against the definition, after flash_forward, on every instruction set.
 #include "kernels/attention_weights.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -129,6 +133,80 @@ TEST(AttentionWeights, SameBitsHoweverCutAndOnFusedIsas) {
     });
     for (const auto& [name, w] : fused) EXPECT_EQ(w.bytes(), fused.begin()->second.bytes()) << name;
   }
+}
+
+// With q = 1, m = 0 and l = 1 the weights are exp of the keys, bit for bit.
+template <typename T>
+std::vector<T> exponentials(const std::vector<T>& x) {
+  const T one = 1, zero = 0;
+  std::vector<T> w(x.size());
+  kernels::WeightsHead head;
+  head.q = {&one, 1, 1};
+  head.k = {x.data(), 1, 1};
+  head.row_max = &zero;
+  head.row_sum = &one;
+  kernels::AttentionWeightsArgs a;
+  a.dtype = dtype_of_v<T>;
+  a.heads = &head;
+  a.w = {w.data(), static_cast<std::ptrdiff_t>(x.size()), 1};
+  a.T_q = a.n_q = a.d_head = 1;
+  a.T_k = x.size();
+  kernels::attention_weights(a);
+  return w;
+}
+
+template <typename T>
+double largest_error_in_ulps(const std::vector<T>& x) {
+  const std::vector<T> y = exponentials(x);
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const long double exact = std::exp(static_cast<long double>(x[i]));
+    if (exact < std::numeric_limits<T>::min()) {
+      EXPECT_EQ(y[i], T{0}) << x[i];
+      continue;
+    }
+    const T below = std::exp2(std::floor(std::log2(static_cast<T>(exact))));
+    const long double ulp = below * std::numeric_limits<T>::epsilon();
+    worst = std::max(worst, static_cast<double>(std::abs(y[i] - exact) / ulp));
+  }
+  return worst;
+}
+
+TEST(AttentionWeights, ExponentialIsWithinItsStatedError) {
+  std::vector<float> x;
+  for (std::uint32_t bits = 0x80000000u; bits < 0xC2D00000u; bits += 4999)
+    x.push_back(std::bit_cast<float>(bits));
+  for (float near = -0.0f; near > -110; near -= 0.00390625f) x.push_back(near);
+  std::vector<double> y(x.begin(), x.end());
+  for (double& value : y) value = value * 6.8 - value * 0x1p-30;
+  for_each_isa([&] {
+    EXPECT_LE(largest_error_in_ulps(x), 1.1);
+    EXPECT_LE(largest_error_in_ulps(y), 1.5);
+  });
+}
+
+TEST(AttentionWeights, ExponentialAtTheEnds) {
+  for_each_isa([] {
+    const float inf = std::numeric_limits<float>::infinity();
+    const auto y =
+        exponentials<float>({0.0f, -0.0f, -inf, -87.33654f, -87.4f, -1e38f, NAN, -NAN,
+                             std::bit_cast<float>(0x7fc0ffffu), std::bit_cast<float>(0xffffffffu)});
+    EXPECT_EQ(y[0], 1.0f);
+    EXPECT_EQ(y[1], 1.0f);
+    EXPECT_EQ(y[2], 0.0f);
+    EXPECT_GE(y[3], std::numeric_limits<float>::min());
+    EXPECT_EQ(y[4], 0.0f);
+    EXPECT_EQ(y[5], 0.0f);
+    for (std::size_t i = 6; i < y.size(); ++i) EXPECT_TRUE(std::isnan(y[i])) << i;
+    const auto z = exponentials<double>(
+        {0.0, -kInfinity, -708.3, -708.5, -1e300, kNaN, std::bit_cast<double>(~std::uint64_t{0})});
+    EXPECT_EQ(z[0], 1.0);
+    EXPECT_EQ(z[1], 0.0);
+    EXPECT_GT(z[2], 0.0);
+    EXPECT_EQ(z[3], 0.0);
+    EXPECT_EQ(z[4], 0.0);
+    EXPECT_TRUE(std::isnan(z[5]) && std::isnan(z[6]));
+  });
 }
 
 TEST(AttentionWeights, OutputOfAnyStride) {

@@ -2,9 +2,11 @@
 #include "kernels/flash_forward.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/head_problem.h"
@@ -322,6 +324,55 @@ TEST(FlashForward, OutputOfAnyStride) {
       const HeadResult spread = run(p, 0, 3);
       expect_close(p, spread);
       expect_same_bits(spread, run(p));
+    }
+  });
+}
+
+// One key: o = v. Every 16-bit number goes through f32 and back.
+TEST(FlashForward, EverySixteenBitValueComesBack) {
+  for_each_isa([] {
+    for (DType dtype : {DType::bf16, DType::f16}) {
+      HeadProblem p(dtype, {1, 1, 1, 1});
+      std::vector<std::uint16_t> values(65536), out(65536);
+      for (std::size_t i = 0; i < 65536; ++i) values[i] = static_cast<std::uint16_t>(i);
+      HeadResult r = run(p);
+      kernels::FlashForwardArgs a = args_of(p, r);
+      a.v = {values.data(), 65536, 1};
+      a.o = {out.data(), 65536, 1};
+      a.d_v = 65536;
+      kernels::flash_forward(a);
+      for (std::size_t i = 0; i < 65536; ++i) {
+        const double v = element(values.data(), dtype, static_cast<std::ptrdiff_t>(i));
+        const double o = element(out.data(), dtype, static_cast<std::ptrdiff_t>(i));
+        ASSERT_TRUE(same(o, v)) << i << ": " << o << " not " << v;
+      }
+    }
+  });
+}
+
+// Two keys of equal score: o is the mean of two neighbours, which is exact in f32; it has to be
+// rounded to even.
+TEST(FlashForward, SixteenBitResultsRoundTiesToEven) {
+  for_each_isa([] {
+    for (DType dtype : {DType::bf16, DType::f16}) {
+      HeadProblem p(dtype, {1, 2, 1, 1});
+      p.terms.scale = 0;
+      const std::uint16_t end = dtype == DType::bf16 ? 0x7f80 : 0x7c00;
+      std::vector<std::uint16_t> values(2 * std::size_t{end}), out(end);
+      for (std::uint16_t i = 0; i < end; ++i) {
+        values[i] = i;
+        values[std::size_t{end} + i] = static_cast<std::uint16_t>(i + 1 < end ? i + 1 : i);
+      }
+      HeadResult r = run(p);
+      kernels::FlashForwardArgs a = args_of(p, r);
+      a.v = {values.data(), end, 1};
+      a.o = {out.data(), end, 1};
+      a.d_v = end;
+      kernels::flash_forward(a);
+      // bf16's smallest means are f32's subnormal numbers, its largest overflow in the sum
+      const int first = dtype == DType::bf16 ? 0x80 : 0, last = end - 0x100;
+      for (int i = first; i < last; ++i)
+        ASSERT_EQ(out[static_cast<std::size_t>(i)], i + (i & 1)) << i;
     }
   });
 }
