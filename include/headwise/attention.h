@@ -75,16 +75,16 @@ HEADWISE_API Shape attention_output_shape(const ConstTensorView& q, const ConstT
 // Computes o, and whatever of `extras` has data.
 //
 //   q  [..., n_heads,    T_q, d_head]
-//   k  [..., n_kv_heads, T_k, d_head]   n_heads is a multiple of n_kv_heads
+//   k  [..., n_kv_heads, T_k, d_head]   n_heads is a multiple of n_kv_heads, or 1
 //   v  [..., n_kv_heads, T_k, d_v]
 //   o  [..., n_heads,    T_q, d_v]
 //
 // Rank 2 or more; leading dims broadcast as in torch. One dtype for q, k, v, o: f32, f64, bf16 or
 // f16; sums are kept in f32 (f64 for f64). Any strides. Masks: boolean, a floating dtype equal to
 // q's, or f32 beside bf16 and f16. A row with no allowed key gives o = 0. A masked key or value is
-// never read into the result, even if it is NaN; NaN that a row may see comes out as NaN. Throws
-// ArgumentError or DTypeError naming the argument, what was found and what was expected, before
-// anything is written.
+// never read into the result, even if it is NaN; NaN that a row may see comes out as NaN. Outputs
+// share no element with an input or with each other. Throws ArgumentError or DTypeError naming the
+// argument, what was found and what was expected, before anything is written.
 HEADWISE_API void scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
                                                const ConstTensorView& v,
                                                const AttentionOptions& options, const TensorView& o,

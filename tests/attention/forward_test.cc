@@ -207,6 +207,33 @@ TEST(Forward, RandomExtrasFollowTheDefinition) {
   });
 }
 
+// Sizes that the random calls leave out: wide heads, and keys past two leaves.
+TEST(Forward, WideHeadsAndManyKeys) {
+  struct Sizes {
+    std::size_t T_q, T_k, d_head, d_v;
+  };
+  for (const Sizes& s : {Sizes{5, 9, 128, 200}, Sizes{3, 70, 257, 1}, Sizes{17, 5, 512, 512},
+                         Sizes{2, 3, 1030, 600}, Sizes{9, 1300, 8, 5}, Sizes{70, 1025, 3, 2}})
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(std::to_string(s.d_head) + " " + std::string(name_of(dtype)));
+      std::mt19937 random(6);
+      const StridedTensor q = StridedTensor(dtype, {2, s.T_q, s.d_head}).fill_normal(random);
+      const StridedTensor k = StridedTensor(dtype, {1, s.T_k, s.d_head}).fill_normal(random);
+      const StridedTensor v = StridedTensor(dtype, {1, s.T_k, s.d_v}).fill_normal(random);
+      const StridedTensor keep =
+          StridedTensor(DType::boolean, {s.T_q, s.T_k}).fill_flags(random, 0.5);
+      AttentionOptions options;
+      options.mask = Mask::keep(keep);
+      options.causal = CausalAlign::bottom_right;
+      options.dropout_p = 0.2;
+      for (const AttentionOptions& each : {AttentionOptions(), options}) {
+        const auto reference = test::reference_call(q, k, v, each);
+        test::for_each_isa(
+            [&] { test::expect_output(reference, scaled_dot_product_attention(q, k, v, each)); });
+      }
+    }
+}
+
 TEST(Forward, ReturnsANewTensor) {
   std::mt19937 random(3);
   const StridedTensor q = StridedTensor(DType::f32, {2, 4, 3, 8}).fill_normal(random);
