@@ -5,6 +5,7 @@
 #include "headwise/runtime.h"
 #include "kernels/matmul.h"
 #include "runtime/parallel_for.h"
+#include "runtime/scratch.h"
 
 namespace headwise::kernels {
 namespace {
@@ -47,22 +48,23 @@ void matmul(std::span<const MatmulArgs> products) {
   const auto n_threads = static_cast<std::size_t>(get_num_threads());
   std::size_t total_panels = 0, n_tasks = 0;
   for (const MatmulArgs& product : products) total_panels += product.w->n_panels();
-  for (const MatmulArgs& product : products)
-    n_tasks += cut(product, total_panels, n_threads).tasks();
+  runtime::ScratchFrame scratch;
+  Cut* cuts = scratch.take<Cut>(products.size());
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    cuts[i] = cut(products[i], total_panels, n_threads);
+    n_tasks += cuts[i].tasks();
+  }
   runtime::parallel_for(n_tasks, [&](std::size_t task) {
-    for (const MatmulArgs& product : products) {
-      const Cut c = cut(product, total_panels, n_threads);
-      if (task >= c.tasks()) {
-        task -= c.tasks();
-        continue;
-      }
-      MatmulBlock block;
-      block.m0 = task / c.n_panel_groups * c.rows;
-      block.panel0 = task % c.n_panel_groups * c.panels;
-      block.rows = std::min(c.rows, product.M - std::min(product.M, block.m0));
-      block.panels = std::min(c.panels, product.w->n_panels() - block.panel0);
-      return matmul_block(product, block);
-    }
+    std::size_t i = 0;
+    for (; task >= cuts[i].tasks(); ++i) task -= cuts[i].tasks();
+    const Cut& c = cuts[i];
+    const MatmulArgs& product = products[i];
+    MatmulBlock block;
+    block.m0 = task / c.n_panel_groups * c.rows;
+    block.panel0 = task % c.n_panel_groups * c.panels;
+    block.rows = std::min(c.rows, product.M - std::min(product.M, block.m0));
+    block.panels = std::min(c.panels, product.w->n_panels() - block.panel0);
+    matmul_block(product, block);
   });
 }
 
