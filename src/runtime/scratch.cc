@@ -18,7 +18,7 @@ struct Arena {
 };
 
 constexpr std::size_t kFirstBlock = std::size_t{1} << 18;
-constexpr std::size_t kKept = std::size_t{1} << 23;  // more than this is given back at the end
+constexpr std::size_t kKept = std::size_t{1} << 23;  // larger blocks are given back at the end
 
 Arena& arena() {
   thread_local Arena a;
@@ -34,7 +34,7 @@ ScratchFrame::~ScratchFrame() {
   a.block = block_;
   a.used = used_;
   if (block_ == 0 && used_ == 0)  // the outermost frame
-    while (a.blocks.size() > 1 && a.blocks.back().size() > kKept) a.blocks.pop_back();
+    std::erase_if(a.blocks, [](const Buffer& block) { return block.size() > kKept; });
 }
 
 void* ScratchFrame::take_bytes(std::size_t n, std::size_t element_size) {

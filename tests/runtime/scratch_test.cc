@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <new>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,29 @@ TEST(Scratch, AnInnerFrameGivesItsMemoryBackAndNotMore) {
     std::memset(p, 0xff, 4000);
   }
   for (int i = 0; i < 10; ++i) EXPECT_EQ(kept[i], i);
+}
+
+std::size_t resident_pages() {
+  std::size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident;
+}
+
+TEST(Scratch, LargeBlocksAreGivenBackWhereverTheyStand) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer holds freed memory back";
+#endif
+  constexpr std::size_t kLarge = std::size_t{64} << 20;
+  const std::size_t before = resident_pages();
+  std::thread([&] {  // a thread of its own: its first block is the large one
+    {
+      ScratchFrame frame;
+      std::memset(frame.take<unsigned char>(kLarge), 1, kLarge);
+      std::memset(frame.take<unsigned char>(1000), 1, 1000);
+    }
+    EXPECT_LT(resident_pages(), before + (kLarge >> 13)) << "half of it";
+  })
+      .join();
 }
 
 TEST(Scratch, OverflowingSizesThrow) {
