@@ -100,7 +100,8 @@ void print_header(std::ostream& out, std::span<const std::string> tokens, const 
     out << line << '\n';
     return;
   }
-  for (std::size_t digit = 0; digit < layout.number; ++digit) {
+  const std::size_t shown = std::to_string(layout.end - 1).size();  // of a window's numbers
+  for (std::size_t digit = layout.number - shown; digit < layout.number; ++digit) {
     std::string line = margin;
     for (std::size_t j = layout.begin; j < layout.end; ++j) {
       const std::string number = right(std::to_string(j), layout.number);
