@@ -11,7 +11,7 @@
 #include "cli/common.h"
 #include "cli/info.h"
 #include "cli/inspect.h"
-#include "cli/lesson.h"
+#include "cli/lesson/lesson.h"
 #include "cli/output.h"
 #include "cli/run.h"
 #include "cli/see.h"

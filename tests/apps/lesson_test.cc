@@ -1,5 +1,5 @@
 // The lessons compute what they claim; by hand gives torch's numbers.
-#include "cli/lesson.h"
+#include "cli/lesson/lesson.h"
 
 #include <cmath>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "cli/grid.h"
+#include "cli/lesson/grid.h"
 
 #include <algorithm>
 #include <cmath>

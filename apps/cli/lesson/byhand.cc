@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "CLI/CLI.hpp"
-#include "cli/grid.h"
-#include "cli/lesson.h"
+#include "cli/lesson/grid.h"
+#include "cli/lesson/lesson.h"
 #include "headwise/multihead_attention.h"
 #include "headwise/random.h"
 #include "nlohmann/json.hpp"

@@ -1,4 +1,4 @@
-#include "cli/lesson.h"
+#include "cli/lesson/lesson.h"
 
 #include "CLI/CLI.hpp"
 
