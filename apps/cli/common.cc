@@ -51,6 +51,13 @@ CLI::Validator whole_number(std::uint64_t low, std::uint64_t high) {
   return CLI::Validator(check, "", "whole number");
 }
 
+CLI::Validator file_name() {
+  const auto check = [](std::string& text) -> std::string {
+    return text.empty() ? "found \"\", expected the name of a file" : "";
+  };
+  return CLI::Validator(check, "", "file name");
+}
+
 void add_seed_option(CLI::App& verb, std::uint64_t& seed) {
   verb.add_option("--seed", seed, "What torch.manual_seed would be given (0)")
       ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))

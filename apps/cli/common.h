@@ -61,6 +61,9 @@ CLI::App* add_verb(CLI::App& program, const VerbText& text);
 // number and "010" as 8.
 CLI::Validator whole_number(std::uint64_t low, std::uint64_t high);
 
+// For CLI::Option::check. An unset shell variable gives "", which must not count as "not given".
+CLI::Validator file_name();
+
 void add_seed_option(CLI::App& verb, std::uint64_t& seed);  // --seed, as torch.manual_seed's
 
 struct RuntimeOptions {

@@ -219,7 +219,10 @@ int inspect(const InspectOptions& options, std::ostream& out) {
 void add_inspect(CLI::App& program, Action& action) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* verb = add_verb(program, kText);
-  verb->add_option("FILE", options->path, "The file to look into")->required()->type_name("");
+  verb->add_option("FILE", options->path, "The file to look into")
+      ->required()
+      ->check(file_name())
+      ->type_name("");
   verb->add_flag("--all", options->all, "List all tensors and blocks, however many");
   verb->add_flag("--json", options->json, "Print JSON, with all tensors");
   verb->callback([options, &action] {

@@ -81,7 +81,8 @@ void check_verbs(const CLI::App& program, const std::vector<std::string>& args) 
       names += (names.empty() ? "" : ", ") + verb->get_name();
     }
     if (found == nullptr)
-      throw UsageError(parent->get_name() + ": found \"" + arg + "\", expected one of " + names);
+      throw UsageError((parent == &program ? "verb" : parent->get_name()) + ": found \"" + arg +
+                       "\", expected one of " + names);
     parent = found;
   }
   if (args.empty()) throw UsageError("found no verb, expected one; headwise --help lists them");

@@ -40,7 +40,10 @@ CLI::Option* add_size(CLI::App& verb, const char* name, std::optional<std::size_
 
 void add_inputs(CLI::App& verb, RunOptions& o, Sides& sides) {
   const auto add = [&](const char* name, std::string& value, const char* text) {
-    return verb.add_option(name, value, text)->type_name("FILE[:T]")->group("Inputs");
+    return verb.add_option(name, value, text)
+        ->check(file_name())
+        ->type_name("FILE[:T]")
+        ->group("Inputs");
   };
   add("--query", o.query, "Query")->required();
   add("--key", o.key, "Key (default: the query)");
@@ -99,7 +102,7 @@ void add_module(CLI::App& verb, RunOptions& o, Sides& sides) {
   MultiheadAttentionOptions& m = o.module;
   auto* weights = verb.add_option("--weights", o.weights, "Tables: a .safetensors file");
   auto* prefix = verb.add_option("--prefix", o.prefix, "Which attention block of the file");
-  weights->type_name("FILE");
+  weights->check(file_name())->type_name("FILE");
   prefix->needs(weights)->type_name("TEXT");
   sides.module.insert(
       sides.module.end(),
@@ -107,6 +110,7 @@ void add_module(CLI::App& verb, RunOptions& o, Sides& sides) {
        verb.add_flag("--batch-first", m.batch_first, "(B, T, E), not (T, B, E)"),
        verb.add_flag("--add-zero-attn", m.add_zero_attn, "One more key and value, of zeros"),
        verb.add_option("--save-module", o.save_module, "Write the tables to a .safetensors file")
+           ->check(file_name())
            ->type_name("FILE")});
   sides.construct = {
       add_size(verb, "--embed-dim", m.embed_dim, "Width of the model"),
@@ -126,9 +130,11 @@ void add_module(CLI::App& verb, RunOptions& o, Sides& sides) {
 void add_outputs(CLI::App& verb, RunOptions& o) {
   verb.add_option("--out", o.out,
                   "Write the output; .npz and .safetensors take the weights too, as \"weights\"")
+      ->check(file_name())
       ->type_name("FILE")
       ->group("Results");
   verb.add_option("--weights-out", o.weights_out, "Write the weights here")
+      ->check(file_name())
       ->type_name("FILE")
       ->group("Results");
   verb.add_flag("--json", o.json, "Print the summary as JSON")->group("Results");
@@ -155,6 +161,9 @@ void save(const RunOptions& options, const RunResult& result) {
 }
 
 int run(const RunOptions& options, std::ostream& out) {
+  const double p = options.module.dropout;
+  if (!(p >= 0 && p <= 1))  // false for NaN too
+    throw UsageError("--dropout: found " + format(p) + ", expected a probability from 0 to 1");
   check_outputs(options);
   apply(options.runtime);
   const RunResult result = options.sdpa ? run_sdpa(options) : run_module(options);

@@ -27,11 +27,6 @@ std::string only_tensor(const std::string& option, const TensorFile& file) {
                   printable(file.path()) + ", expected one, or its name as FILE:TENSOR");
 }
 
-TensorFile open_for(const std::string& option, const TensorArg& arg) {
-  if (arg.path.empty()) throw UsageError(option + ": found no file name, expected FILE[:TENSOR]");
-  return TensorFile::open(arg.path);
-}
-
 struct Statistics {
   std::size_t n = 0, n_nan = 0, n_infinite = 0;
   double smallest = std::numeric_limits<double>::quiet_NaN();  // of the finite values
@@ -74,7 +69,7 @@ TensorArg split_tensor_arg(const std::string& text) {
 }
 
 InputTensor::InputTensor(const std::string& option, const std::string& text)
-    : option_(option), file_(open_for(option, split_tensor_arg(text))) {
+    : option_(option), file_(TensorFile::open(split_tensor_arg(text).path)) {
   const TensorArg arg = split_tensor_arg(text);
   view_ = file_.view(arg.named ? arg.tensor : only_tensor(option, file_));
 }

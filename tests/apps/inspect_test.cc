@@ -185,7 +185,6 @@ TEST_F(Inspect, RefusesHostileFiles) {
       write("zip.npz", "PK\x03\x04 and nothing else"),
       folder_.string(),
       path("missing"),
-      "",
       "/dev/zero",
       std::string("/dev/null"),
   };

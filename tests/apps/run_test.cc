@@ -284,6 +284,9 @@ TEST_F(Run, UsageErrors) {
       with({"--embed-dim", "0"}),
       with({"--embed-dim", "-12"}),
       with({"--embed-dim", "12", "--dropout", "2"}),
+      with({"--embed-dim", "12", "--key", ""}),
+      with({"--embed-dim", "12", "--out", ""}),
+      with({"--embed-dim", "12", "--query", x}),
       with({"--embed-dim", "12", "--dropout", "nan"}),
       with({"--embed-dim", "12", "--dropout", "x"}),
       with({"--embed-dim", "12", "--num-kv-heads", "2"}),
@@ -305,6 +308,7 @@ TEST_F(Run, UsageErrors) {
       {"run", "--sdpa", "--query", x, "--key-padding-mask", x},
       {"run", "--sdpa", "--query", x, "--bottom-right"},
       {"run", "--sdpa", "--query", x, "--train"},
+      {"run", "--sdpa", "--query", x, "--dropout", "1.5"},
   };
   for (const auto& args : wrong) {
     const CliResult result = run_cli(args);
@@ -350,7 +354,6 @@ TEST_F(Run, InputErrors) {
       {"run", "--weights", path("missing.safetensors"), "--num-heads", "3", "--query", x},
       {"run", "--sdpa", "--query", x, "--key", other},
       {"run", "--sdpa", "--query", flat},
-      {"run", "--sdpa", "--query", x, "--dropout", "1.5"},
   };
   for (const auto& args : wrong) {
     const CliResult result = run_cli(args);
