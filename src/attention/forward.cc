@@ -1,4 +1,6 @@
 // The forward call: checks, plan, one task for each block of queries of each head.
+#include "attention/forward.h"
+
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -193,18 +195,24 @@ void run(const Problem& p, const Outputs& out) {
   const Plan plan = make_plan(p, out);
   runtime::ScratchFrame frame;
   const RowStates rows = place_row_states(p, out, frame);
-  const Forward forward{p, plan, out, rows};
+  const Forward call{p, plan, out, rows};
   for_each_task(plan.n_tasks, plan.on_calling_thread,
-                [&](std::size_t index) { forward.run_task(index); });
+                [&](std::size_t index) { call.run_task(index); });
   if (out.average_weights.data == nullptr) return;
   if (p.n_heads == 0)
     clear_average(p, out.average_weights);
   else
     for_each_task(p.n_batch * plan.n_blocks, plan.on_calling_thread,
-                  [&](std::size_t index) { forward.average_task(index); });
+                  [&](std::size_t index) { call.average_task(index); });
 }
 
 }  // namespace
+
+void forward(const Call& call, DType bias_dtype) {
+  const Problem problem = make_problem(call.q, call.k, call.v, call.options, bias_dtype);
+  run(problem, check_outputs(problem, call));
+}
+
 }  // namespace attention
 
 Shape attention_output_shape(const ConstTensorView& q, const ConstTensorView& k,
@@ -215,8 +223,7 @@ Shape attention_output_shape(const ConstTensorView& q, const ConstTensorView& k,
 void scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
                                   const ConstTensorView& v, const AttentionOptions& options,
                                   const TensorView& o, const AttentionExtras& extras) {
-  const attention::Problem problem = attention::make_problem(q, k, v, options);
-  attention::run(problem, attention::check_outputs(problem, {q, k, v, options, o, extras}));
+  attention::forward({q, k, v, options, o, extras}, q.dtype);
 }
 
 Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,

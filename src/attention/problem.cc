@@ -146,7 +146,7 @@ Input input_of(const ConstTensorView& view, const Problem& p) {
           broadcast_layout(view.shape, view.strides, kMatrixPerHead, p.o_shape)};
 }
 
-void set_terms(Problem& p, const AttentionOptions& options) {
+void set_terms(Problem& p, const AttentionOptions& options, DType bias_dtype) {
   // Without features every score is 0, and 1 / sqrt(0) must not make it NaN.
   const double fallback = p.d_head == 0 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(p.d_head));
   p.terms.scale = options.scale.value_or(fallback);
@@ -166,7 +166,7 @@ void set_terms(Problem& p, const AttentionOptions& options) {
 
   Shape scores = p.o_shape;
   scores[scores.size() - 1] = p.terms.n_maskable;
-  const MaskTarget target{p.dtype, scores};
+  const MaskTarget target{bias_dtype, scores};
   if (options.mask) p.masks[0] = check_mask("mask", *options.mask, target);
   if (options.second_mask) p.masks[1] = check_mask("second_mask", *options.second_mask, target);
 }
@@ -205,7 +205,7 @@ void check_apart(const Wanted& wanted, const char* other, const ConstTensorView&
 }  // namespace
 
 Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                     const AttentionOptions& options) {
+                     const AttentionOptions& options, std::optional<DType> bias_dtype) {
   check_inputs(q, k, v);
   Problem p;
   p.dtype = q.dtype;
@@ -215,7 +215,7 @@ Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const C
   p.q = input_of(q, p);
   p.k = input_of(k, p);
   p.v = input_of(v, p);
-  set_terms(p, options);
+  set_terms(p, options, bias_dtype.value_or(q.dtype));
   return p;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "attention/layout.h"
 #include "attention/mask.h"
@@ -32,9 +33,9 @@ struct Outputs {
   Output weights, average_weights;
 };
 
-// Checks q, k, v and options.
+// Checks q, k, v and options. A bias may have `bias_dtype` instead of q's dtype.
 Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                     const AttentionOptions& options);
+                     const AttentionOptions& options, std::optional<DType> bias_dtype = {});
 
 // All tensors of a call, for what concerns them together.
 struct Call {

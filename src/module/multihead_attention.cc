@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "attention/forward.h"
 #include "core/convert.h"
 #include "module/parameters.h"
 #include "module/projection.h"
@@ -94,9 +95,9 @@ ForwardResult MultiheadAttention::forward(const ConstTensorView& query, const Co
   project_inputs(projections, call, q, k, v);
   AttentionExtras extras;
   weights.ask(call, sizes.n_heads, extras);
-  scaled_dot_product_attention(q.heads(sizes.n_heads), k.heads(sizes.n_kv_heads),
-                               v.heads(sizes.n_kv_heads), call.attention, o.heads(sizes.n_heads),
-                               extras);
+  attention::forward({q.heads(sizes.n_heads), k.heads(sizes.n_kv_heads), v.heads(sizes.n_kv_heads),
+                      call.attention, o.heads(sizes.n_heads), extras},
+                     state_->options.dtype);
   project_output(projections, o, output.view());
   return {std::move(output), weights.take()};
 }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/convert.h"
 
 namespace headwise::module {
 namespace {
@@ -118,17 +117,6 @@ ConstTensorView padding_view(const ConstTensorView& mask, const Call& call) {
   return view;
 }
 
-// A mask with its dtype checked and its 16-bit bias widened into `wide`.
-Mask usable_mask(const Mask& mask, const ConstTensorView& view, std::optional<Tensor>& wide) {
-  if (view.dtype != DType::bf16 && view.dtype != DType::f16) return with_view(mask, view);
-  // Broadcast dims stay broadcast: only what the caller's mask holds is copied.
-  ConstTensorView held = view;
-  for (std::size_t i = 0; i < held.rank(); ++i)
-    if (held.strides[i] == 0 && held.shape[i] > 0) held.shape[i] = 1;
-  wide = core::converted(held, DType::f32);
-  return with_view(mask, wide->view());
-}
-
 bool hides(Mask::Kind kind, const ConstTensorView& mask, std::ptrdiff_t offset) {
   constexpr double kHidden = -std::numeric_limits<double>::infinity();
   const void* data = mask.data;
@@ -175,14 +163,13 @@ void set_masks(const MultiheadAttentionOptions& module, const Sizes& sizes,
     core::check_view("attn_mask", mask.view());
     const ConstTensorView view = attn_mask_view(mask.view(), call, sizes.n_heads);
     if (options.is_causal && options.strict) check_hint(mask.kind(), view, call);
-    call.attention.mask = usable_mask(mask, view, call.wide_mask);
+    call.attention.mask = with_view(mask, view);
   }
   if (options.key_padding_mask) {
     const Mask& mask = *options.key_padding_mask;
     check_mask_dtype("key_padding_mask", mask, module.dtype);
     core::check_view("key_padding_mask", mask.view());
-    call.attention.second_mask =
-        usable_mask(mask, padding_view(mask.view(), call), call.wide_second_mask);
+    call.attention.second_mask = with_view(mask, padding_view(mask.view(), call));
   }
   if (options.is_causal && !options.attn_mask) call.attention.causal = CausalAlign::top_left;
   // torch adds attn_mask first; alone, the padding mask is the first.

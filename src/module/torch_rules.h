@@ -29,8 +29,6 @@ struct Call {
   Shape output_shape;
   std::optional<Shape> weights_shape;  // when asked for
   AttentionOptions attention;          // masks broadcast to [B, n_heads, T_q, T_k]
-  // A 16-bit bias, widened beside queries that have become f32. The options' views point here.
-  std::optional<Tensor> wide_mask, wide_second_mask;
 };
 
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,

@@ -249,7 +249,6 @@ TEST(TorchRules, MasksKeepTheirMemory) {
   EXPECT_EQ(call.attention.second_mask->view().shape, (Shape{2, 1, 1, 5}));
   EXPECT_EQ(call.attention.second_mask->view().strides, (Strides{5, 0, 0, 1}));
   EXPECT_EQ(call.attention.second_mask->kind(), Mask::Kind::keep);
-  EXPECT_FALSE(call.wide_mask || call.wide_second_mask);
 }
 
 TEST(TorchRules, HintWithoutMaskIsCausal) {
