@@ -72,7 +72,7 @@ void expect_causal_row(const float* q, const float* k, const float* v, const flo
 }
 
 TEST(ForwardMemory, LongSequenceTakesLessThan32MiB) {
-  if (kSanitized) GTEST_SKIP();
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
   constexpr std::size_t T = 32768, n_heads = 8, d = 64;
   const Shape shape{1, n_heads, T, d};
   const std::vector<float> q = numbers(n_heads * T * d, 1), k = numbers(n_heads * T * d, 2),
@@ -98,7 +98,7 @@ TEST(ForwardMemory, LongSequenceTakesLessThan32MiB) {
 
 // A mask is read where it is: (T, T) for 8 heads, and a (T) row for all queries.
 TEST(ForwardMemory, MasksAreNotExpanded) {
-  if (kSanitized) GTEST_SKIP();
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
   constexpr std::size_t T = 2048, n_heads = 8, d = 8;
   const Shape shape{1, n_heads, T, d};
   const std::vector<float> q = numbers(n_heads * T * d, 1), bias = numbers(T * T, 2);
@@ -116,7 +116,7 @@ TEST(ForwardMemory, MasksAreNotExpanded) {
 }
 
 TEST(ForwardMemory, AveragedWeightsTakeOneMatrix) {
-  if (kSanitized) GTEST_SKIP();
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
   constexpr std::size_t T = 1536, n_heads = 12, d = 8;
   const Shape shape{1, n_heads, T, d};
   const std::vector<float> q = numbers(n_heads * T * d, 1);
