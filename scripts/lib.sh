@@ -13,6 +13,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$build/pip-cache
 build_packages=(cmake ninja-build g++ pkgconf libhwy-dev nlohmann-json3-dev zlib1g-dev libcli11-dev
                 libutf8proc-dev python3 python3-venv)
 
+# The fuzzers are clang's; its OpenMP is what the configuration finds.
+# shellcheck disable=SC2034
+clang_packages=(clang libclang-rt-dev libomp-dev)
+
 say() { printf '%s\n' "$*"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }
 
