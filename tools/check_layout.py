@@ -27,7 +27,7 @@ WALLS = [
      ("src/kernels/", "tests/kernels/")),
     ("MPI", re.compile(r"^mpi\.h$"), ("src/dist/",)),
     ("JSON", re.compile(r"^nlohmann/"), ("src/io/", "apps/", "tests/io/", "tests/apps/", "fuzz/")),
-    ("zlib", re.compile(r"^zlib\.h$"), ("src/io/", "apps/", "tests/io/", "tests/apps/", "fuzz/")),
+    ("zlib", re.compile(r"^zlib\.h$"), ("src/io/", "apps/", "tests/io/", "tests/apps/", "tests/support/", "fuzz/")),
     ("nanobind", re.compile(r"^nanobind/"), ("python/src/",)),
     ("threads", re.compile(r"^(omp\.h|thread|future|pthread\.h)$"),
      ("src/runtime/", "tests/", "bench/", "examples/", "fuzz/")),
