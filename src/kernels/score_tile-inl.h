@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // A register block is kBlockRows<NV> rows of NV accumulators, beside NV vectors and a broadcast: 29
 // of 32 registers for 6 x 4, 15 of 16 for 6 x 2. Fewer vectors for the last few queries get more
 // rows, or the latency of their multiply-adds would show.
-#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 inline constexpr int kWidestNV = 4, kAccumulators = 24;
 #else
 inline constexpr int kWidestNV = 2, kAccumulators = 12;

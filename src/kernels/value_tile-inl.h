@@ -28,6 +28,34 @@ struct Update {
   const T* decay;  // [kLanes]
 };
 
+// acc += p v over the keys of one run, in its last W vectors of queries or fewer. Functions, not
+// lambdas: only those are always inlined, without which acc is no longer in registers.
+template <int W, int MR, int NV, typename T>
+HWY_INLINE void add_run(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun& run,
+                        hn::Vec<hn::ScalableTag<T>> (&acc)[MR][NV]) {
+  if constexpr (W > 1) {
+    if (NV - run.skipped < W) {
+      add_run<W - 1>(p, v, run, acc);
+      return;
+    }
+  }
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  const T* row = v.data + static_cast<std::ptrdiff_t>(run.j) * v.stride;
+  const T* weights = p + run.j * kLanes;
+  for (size_t j = 0; j < run.n; ++j, row += v.stride, weights += kLanes) {
+    hn::Vec<hn::ScalableTag<T>> weight[NV];
+    HWY_UNROLL(4)
+    for (int x = NV - W; x < NV; ++x) weight[x] = hn::Load(d, weights + x * N);
+    HWY_UNROLL(16)
+    for (int r = 0; r < MR; ++r) {
+      const auto value = hn::Set(d, row[r]);
+      HWY_UNROLL(4)
+      for (int x = NV - W; x < NV; ++x) acc[r][x] = hn::MulAdd(value, weight[x], acc[r][x]);
+    }
+  }
+}
+
 // MR features of o and the sum of p v over the keys of the runs.
 template <int MR, int NV, typename T>
 HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* runs, size_t n_runs,
@@ -40,24 +68,7 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* run
     HWY_UNROLL(4)
     for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
   }
-  for (const KeyRun* run = runs; run != runs + n_runs; ++run) {
-    with_vectors<NV>(NV - run->skipped, [&](auto width) {
-      constexpr int kFirst = NV - decltype(width)::value;
-      const T* row = v.data + static_cast<std::ptrdiff_t>(run->j) * v.stride;
-      const T* weights = p + run->j * kLanes;
-      for (size_t j = 0; j < run->n; ++j, row += v.stride, weights += kLanes) {
-        hn::Vec<hn::ScalableTag<T>> weight[NV];
-        HWY_UNROLL(4)
-        for (int x = kFirst; x < NV; ++x) weight[x] = hn::Load(d, weights + x * N);
-        HWY_UNROLL(16)
-        for (int r = 0; r < MR; ++r) {
-          const auto value = hn::Set(d, row[r]);
-          HWY_UNROLL(4)
-          for (int x = kFirst; x < NV; ++x) acc[r][x] = hn::MulAdd(value, weight[x], acc[r][x]);
-        }
-      }
-    });
-  }
+  for (const KeyRun* run = runs; run != runs + n_runs; ++run) add_run<NV>(p, v, *run, acc);
   HWY_UNROLL(4)
   for (int x = 0; x < NV; ++x) {
     const auto factor =
