@@ -16,11 +16,12 @@ namespace {
 
 constexpr VerbText kText = {
     "see", "Shows what each attention head of a real model looks at",
-    "Runs a BERT encoder, read from the folder that Hugging Face saved it in, on a text and\n"
-    "shows its tokens; for each layer and head how far away it looks, how sharply, and how\n"
-    "much of it goes to [CLS], to [SEP], to the token itself, to the next and to the previous\n"
-    "one; and the attention of one head as a heat map. Layers and heads count from 0. Of the\n"
-    "folder only config.json, vocab.txt, tokenizer_config.json and model.safetensors are read.",
+    "Runs a BERT encoder, read from the folder that Hugging Face saved it in, on a\n"
+    "text. Shows its tokens; for each layer and head how far away it looks, how\n"
+    "sharply, and how much of it goes to [CLS], to [SEP], to the token itself, to the\n"
+    "next and to the previous one; and the attention of one head as a heat map. Layers\n"
+    "and heads count from 0. Of the folder only config.json, vocab.txt,\n"
+    "tokenizer_config.json and model.safetensors are read.",
     "  headwise see --model DIR --text \"The cat sat on the mat.\"\n"
     "  headwise see --model DIR --text \"The cat sat.\" --layer 2 --head 5\n"
     "  headwise see --model DIR --text - --out weights.safetensors < letter.txt"};

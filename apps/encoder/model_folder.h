@@ -14,9 +14,10 @@ struct ModelFolder {
   EncoderConfig config;
   Tokenizer tokenizer;
 
-  std::string weights() const { return path + "/model.safetensors"; }
+  std::string weights() const;
 
-  // Reads all but the weights. Throws FileError naming the file, what was found and expected.
+  // Reads all but the weights, whose names and shapes it checks. Throws FileError naming the file,
+  // what was found and expected.
   static ModelFolder open(const std::string& path);
 };
 

@@ -8,18 +8,20 @@
 
 namespace headwise::encoder {
 
-Vocabulary Vocabulary::parse(std::string_view text) {
+Vocabulary Vocabulary::parse(std::string_view text, std::size_t max_words) {
   if (const auto bad = io::find_invalid_utf8(text))
     throw io::Refusal("a byte that is not UTF-8 at offset " + std::to_string(*bad),
                       "one UTF-8 word a line");
   Vocabulary v;
+  max_words = std::min<std::size_t>(max_words, std::numeric_limits<std::uint32_t>::max());
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t end = std::min(text.find_first_of("\r\n", i), text.size());
+    if (v.words_.size() == max_words)
+      throw io::Refusal("more than " + std::to_string(max_words) + " words",
+                        "at most as many as the model has word embeddings");
     v.words_.emplace_back(text.substr(i, end - i));
     i = end + (text.substr(end, 2) == "\r\n" ? 2 : 1);
   }
-  if (v.words_.size() > std::numeric_limits<std::uint32_t>::max())
-    throw io::Refusal(std::to_string(v.words_.size()) + " words", "fewer than 2^32");
   v.ids_.reserve(v.words_.size());
   for (std::size_t id = 0; id < v.words_.size(); ++id) {
     v.ids_[v.words_[id]] = static_cast<std::uint32_t>(id);

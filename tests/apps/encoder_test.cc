@@ -194,7 +194,11 @@ TEST(Encoder, RefusesWrongTensors) {
 TEST(ModelFolder, RefusesVocabulariesThatDoNotFit) {
   using test::TinyModel;
   expect_refused([](TinyModel& m) { m.vocabulary += "more\n"; },
-                 {"vocab.txt", "13 words", "vocab_size 12"});
+                 {"vocab.txt", "more than 12 words"});
+  expect_refused([](TinyModel& m) { m.vocabulary = std::string(64 << 20, '\n'); },
+                 {"vocab.txt", "more than 12 words"});
+  expect_refused([](TinyModel& m) { m.vocabulary = std::string((64 << 20) + 1, '\n'); },
+                 {"vocab.txt", "67108864"});
   expect_refused([](TinyModel& m) { m.vocabulary = "[UNK]\n[CLS]\n"; }, {"vocab.txt", "[SEP]"});
   expect_refused([](TinyModel& m) { m.vocabulary[0] = '\xFF'; }, {"vocab.txt", "UTF-8"});
   expect_refused([](TinyModel& m) { m.config = "[]"; }, {"config.json", "object"});

@@ -22,7 +22,8 @@ constexpr std::size_t kMany = 1 << 20;
 
 Tokenizer small_tokenizer(TokenizerOptions options = {}) {
   return {Vocabulary::parse("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##aff\n##able\na\n##a\n.\n"
-                            "\xE4\xB8\xAD\nA\ne\n\xC3\xA9\nun##\n"),
+                            "\xE4\xB8\xAD\nA\ne\n\xC3\xA9\nun##\n",
+                            kMany),
           std::move(options)};
 }
 
@@ -91,19 +92,19 @@ TEST(Tokenizer, InvalidTextIsAnErrorThatSaysWhere) {
 }
 
 TEST(Tokenizer, RefusesAVocabularyWithoutItsSpecialTokens) {
-  EXPECT_THROW(Tokenizer(Vocabulary::parse("[UNK]\n[CLS]\n"), {}), io::Refusal);
-  EXPECT_THROW(Tokenizer(Vocabulary::parse(""), {}), io::Refusal);
+  EXPECT_THROW(Tokenizer(Vocabulary::parse("[UNK]\n[CLS]\n", kMany), {}), io::Refusal);
+  EXPECT_THROW(Tokenizer(Vocabulary::parse("", kMany), {}), io::Refusal);
   TokenizerOptions other;
   other.last = "</s>";
-  EXPECT_THROW(Tokenizer(Vocabulary::parse("[UNK]\n[CLS]\n[SEP]\n"), other), io::Refusal);
-  EXPECT_NO_THROW(Tokenizer(Vocabulary::parse("[UNK]\n[CLS]\n</s>\n"), other));
+  EXPECT_THROW(Tokenizer(Vocabulary::parse("[UNK]\n[CLS]\n[SEP]\n", kMany), other), io::Refusal);
+  EXPECT_NO_THROW(Tokenizer(Vocabulary::parse("[UNK]\n[CLS]\n</s>\n", kMany), other));
 }
 
 class MinilmTokenizer : public test::MinilmTest {
  protected:
   static Tokenizer load() {
     const std::string folder = test::model_folder();
-    return {Vocabulary::parse(io::read_utf8_file(folder + "/vocab.txt", kMany)),
+    return {Vocabulary::parse(io::read_utf8_file(folder + "/vocab.txt", kMany), kMany),
             parse_tokenizer_config(io::read_utf8_file(folder + "/tokenizer_config.json", kMany))};
   }
 };
