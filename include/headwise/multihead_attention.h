@@ -86,7 +86,7 @@ class HEADWISE_API MultiheadAttention {
   void eval() { train(false); }
   bool training() const;
 
-  // Names, order and shapes of torch's state_dict.
+  // Names, order and shapes of torch's state_dict. The views end when a parameter is changed.
   std::vector<NamedView> parameters() const;
   std::size_t parameter_count() const;
   // Replaces all parameters: every name once, with the right shape, any floating dtype (converted).
