@@ -257,6 +257,7 @@ class Block {
         state.m[r] = state.l[r] = std::numeric_limits<T>::quiet_NaN();
       if (!w_.seen[r]) state.l[r] = T{1};  // o is 0 already
     }
+    // Did not help: 1 / l and a correction instead of divisions (1 % at T 64).
     for (size_t i = 0; i < a_.d_v * kLanes; i += kLanes)
       for (size_t r = 0; r < kLanes; r += N) {
         T* o = state.o + i + r;

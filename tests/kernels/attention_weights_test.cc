@@ -26,6 +26,8 @@ Array weights_of(const std::vector<HeadProblem>& heads, std::size_t block = 64,
   const HeadProblem& first = heads.front();
   std::vector<HeadResult> stats;
   std::vector<kernels::WeightsHead> views;
+  stats.reserve(heads.size());
+  views.reserve(heads.size());
   for (const HeadProblem& p : heads) stats.push_back(run(p));
   for (std::size_t h = 0; h < heads.size(); ++h)
     views.push_back({heads[h].q.view(), heads[h].k.view(), stats[h].m.view().data,
