@@ -74,7 +74,7 @@ std::string colour_start(float weight, Colour colour) {
   const double x = std::isfinite(weight) ? std::sqrt(std::clamp(weight, 0.0f, 1.0f)) : 0.0;
   const char* letters = x > 0.65 ? "\x1b[38;5;16m" : "\x1b[38;5;231m";
   if (colour == Colour::palette) {
-    const auto i = static_cast<std::size_t>(x * (kPalette.size() - 1) + 0.5);
+    const auto i = static_cast<std::size_t>(std::lround(x * (kPalette.size() - 1)));
     return "\x1b[48;5;" + std::to_string(kPalette[i]) + "m" + letters;
   }
   const double at = x * (kRamp.size() - 1);

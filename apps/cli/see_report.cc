@@ -51,7 +51,7 @@ std::string percent(double share) { return format(100 * share, "%.0f%%"); }
 // One word for a head that has one; else its strongest link between two words.
 std::string summary_of(const HeadStats& s, const std::vector<std::string>& tokens) {
   constexpr std::size_t kLetters = 7;
-  const std::string word = behaviour(s, tokens.size());
+  std::string word = behaviour(s, tokens.size());
   if (s.strongest == 0 || (word != "mixed" && word != "few tokens")) return word;
   return cut_to(tokens[s.strongest_from], kLetters) + ">" +
          cut_to(tokens[s.strongest_to], kLetters) + " " + percent(s.strongest);
@@ -71,7 +71,8 @@ void print_heads(std::ostream& out, const SeeResult& result,
   table.print(out);
   out << "  distance: mean number of tokens from the one that looks to the one looked at\n"
          "  bits: entropy; 0 is one token, "
-      << format(std::log2(static_cast<double>(result.T())), "%.2f") << " all " << result.T()
+      << format(std::log2(static_cast<double>(result.n_tokens())), "%.2f") << " all "
+      << result.n_tokens()
       << " alike; shares are means over tokens\n"
          "  a>b: no single habit; the strongest link is from token a to token b\n\n";
 }
@@ -83,7 +84,7 @@ bool ends_with_any(const std::string& path) {
 }  // namespace
 
 std::span<const float> SeeResult::weights(std::size_t layer_at, std::size_t head_at) const {
-  const std::size_t size = T() * T();
+  const std::size_t size = n_tokens() * n_tokens();
   return output.weights.values<float>().subspan((layer_at * config.n_heads + head_at) * size, size);
 }
 
@@ -102,7 +103,7 @@ void summarize(SeeResult& result, std::optional<std::size_t> layer,
     candidates.push_back(i);
     stats.push_back(result.stats[i]);
   }
-  const std::size_t best = candidates[most_telling(stats, result.T())];
+  const std::size_t best = candidates[most_telling(stats, result.n_tokens())];
   result.layer = best / H;
   result.head = best % H;
   result.chosen = layer && head;
@@ -112,8 +113,8 @@ void print_report(std::ostream& out, const SeeResult& result, const HeatMapOptio
   const std::vector<std::string> tokens = shown_tokens(result);
   out << result.config.n_layers << " layers of " << result.config.n_heads << " heads, d_model "
       << result.config.d_model << ", " << grouped(result.parameter_count) << " parameters\n";
-  out << result.T() << " tokens";
-  if (result.text.n_found > result.T())
+  out << result.n_tokens() << " tokens";
+  if (result.text.n_found > result.n_tokens())
     out << "; the text has " << result.text.n_found
         << ", and the model takes no more: the rest is cut off";
   out << '\n';
@@ -131,7 +132,7 @@ void print_report(std::ostream& out, const SeeResult& result, const HeatMapOptio
 
 void print_report_json(std::ostream& out, const SeeResult& result) {
   nlohmann::ordered_json json;
-  const std::size_t H = result.config.n_heads, T = result.T();
+  const std::size_t H = result.config.n_heads, T = result.n_tokens();
   json["model"] = {{"layers", result.config.n_layers},
                    {"heads", H},
                    {"d_model", result.config.d_model},

@@ -24,7 +24,7 @@ struct SeeResult {
   std::size_t layer = 0, head = 0;  // the head to draw
   bool chosen = false;              // by the caller; else because it is the most telling one
 
-  std::size_t T() const { return text.ids.size(); }
+  std::size_t n_tokens() const { return text.ids.size(); }
   std::span<const float> weights(std::size_t layer_at, std::size_t head_at) const;  // [T, T]
 };
 

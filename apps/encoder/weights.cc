@@ -23,7 +23,7 @@ class Finder {
       prefix_ = "bert.";
   }
 
-  ConstTensorView tensor(const std::string& name, std::vector<std::uint64_t> shape) {
+  ConstTensorView tensor(const std::string& name, const std::vector<std::uint64_t>& shape) {
     const std::string full = prefix_ + name;
     const TensorInfo* info = file_.find(full);
     if (info == nullptr) refuse(full, "no such tensor", "one of shape " + describe(shape));
