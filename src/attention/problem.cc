@@ -8,6 +8,7 @@
 #include "attention/overlap.h"
 #include "core/check.h"
 #include "core/checked.h"
+#include "kernels/isa.h"
 
 namespace headwise::attention {
 namespace {
@@ -206,6 +207,7 @@ void check_apart(const Wanted& wanted, const char* other, const ConstTensorView&
 
 Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                      const AttentionOptions& options, std::optional<DType> bias_dtype) {
+  kernels::require_valid_isa();
   check_inputs(q, k, v);
   Problem p;
   p.dtype = q.dtype;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "kernels/isa.h"
 
 namespace headwise::module {
 namespace {
@@ -180,6 +181,7 @@ void set_masks(const MultiheadAttentionOptions& module, const Sizes& sizes,
 
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
                 const NamedView (&inputs)[3], const ForwardOptions& options) {
+  kernels::require_valid_isa();
   Call call;
   check_inputs(module, sizes, inputs, call);
   call.n_appended = (module.add_bias_kv ? 1u : 0u) + (module.add_zero_attn ? 1u : 0u);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "headwise/attention.h"
 #include "headwise/error.h"
 #include "headwise/runtime.h"
 #include "support/isas.h"
@@ -64,8 +65,11 @@ TEST(IsaChild, DISABLED_HasWhatTheEnvironmentAskedFor) {
   if (expected == "pentium") {
     EXPECT_THROW(kernels::require_valid_isa(), ArgumentError);
     EXPECT_THROW(isa(), ArgumentError);
+    const Tensor x = Tensor::zeros(DType::f32, {1, 2, 2});
+    EXPECT_THROW(scaled_dot_product_attention(x, x, x), ArgumentError);
     set_isa("auto");  // an explicit choice wins
     EXPECT_NO_THROW(kernels::require_valid_isa());
+    EXPECT_NO_THROW(scaled_dot_product_attention(x, x, x));
   } else {
     EXPECT_EQ(isa(), expected);
   }
