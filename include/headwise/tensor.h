@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "headwise/buffer.h"
 #include "headwise/dtype.h"
@@ -67,7 +68,7 @@ HEADWISE_API Strides contiguous_strides(const Shape& shape);  // row-major
 HEADWISE_API std::size_t element_count(const Shape& shape);  // throws std::length_error past size_t
 
 // Memory that somebody else owns. Element (i, j, ...) lies at data + i * strides[0] + j *
-// strides[1] ...
+// strides[1] ... at an address that is a multiple of the element's size.
 struct ConstTensorView {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -106,8 +107,18 @@ class HEADWISE_API Tensor {
  public:
   Tensor() : Tensor(DType::f32, {0}) {}
   Tensor(DType dtype, Shape shape);  // not initialised
+  Tensor(Tensor&& other) noexcept    // the other is left with no elements
+      : dtype_(other.dtype_),
+        shape_(std::exchange(other.shape_, {0})),
+        buffer_(std::move(other.buffer_)) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    dtype_ = other.dtype_;
+    shape_ = std::exchange(other.shape_, {0});
+    buffer_ = std::move(other.buffer_);
+    return *this;
+  }
   static Tensor zeros(DType dtype, Shape shape);
-  static Tensor copy_of(ConstTensorView view);  // any strides
+  static Tensor copy_of(ConstTensorView view);  // any strides; throws ArgumentError
 
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }

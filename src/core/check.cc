@@ -53,6 +53,13 @@ void check_view(std::string_view argument, const ConstTensorView& view) {
   if (view.data == nullptr)
     throw_argument(argument, "null data for shape " + to_string(view.shape),
                    "a pointer to its elements");
+  const std::size_t size = size_of(view.dtype);
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(view.data) % size;
+  if (past != 0)
+    throw_argument(
+        argument,
+        "data " + std::to_string(past) + " past a multiple of " + std::to_string(size) + " bytes",
+        "data aligned to its elements, " + std::string(name_of(view.dtype)));
 }
 
 void check_shape(std::string_view argument, const Shape& found, const Shape& expected,

@@ -13,8 +13,8 @@ namespace headwise::core {
                                  const std::string& expected);
 [[noreturn]] void throw_dtype(std::string_view argument, DType found, std::string_view expected);
 
-// The view can be walked: data unless it is empty, as many strides as dims, a size and a span of
-// bytes that fit size_t and ptrdiff_t.
+// The view can be walked: aligned data unless it is empty, as many strides as dims, a size and a
+// span of bytes that fit size_t and ptrdiff_t.
 void check_view(std::string_view argument, const ConstTensorView& view);
 
 void check_shape(std::string_view argument, const Shape& found, const Shape& expected,

@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "core/check.h"
 #include "core/checked.h"
 #include "headwise/error.h"
 
@@ -80,6 +81,7 @@ Tensor Tensor::zeros(DType dtype, Shape shape) {
 }
 
 Tensor Tensor::copy_of(ConstTensorView view) {
+  core::check_view("view", view);
   Tensor t(view.dtype, view.shape);
   const std::size_t width = size_of(view.dtype), n = t.size();
   const auto* from = static_cast<const std::byte*>(view.data);

@@ -55,5 +55,19 @@ TEST(Check, ViewsHaveToFitTheAddressSpace) {
   EXPECT_THROW(check_view("x", {&x, DType::f32, {3, 2}, {1}}), ArgumentError);
 }
 
+TEST(Check, DataHasToBeAligned) {
+  alignas(8) const char memory[16] = {};
+  EXPECT_EQ(message([&] {
+              check_view("x", {memory + 5, DType::f32, {2}});
+            }),
+            "x: found data 1 past a multiple of 4 bytes, expected data aligned to its elements, "
+            "f32");
+  EXPECT_THROW(check_view("x", {memory + 4, DType::f64, {1}}), ArgumentError);
+  EXPECT_THROW(check_view("x", {memory + 1, DType::bf16, {1}}), ArgumentError);
+  EXPECT_NO_THROW(check_view("x", {memory + 2, DType::f16, {1}}));
+  EXPECT_NO_THROW(check_view("x", {memory + 1, DType::boolean, {1}}));
+  EXPECT_NO_THROW(check_view("x", {memory + 1, DType::f32, {0}}));
+}
+
 }  // namespace
 }  // namespace headwise::core

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <stdexcept>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "headwise/error.h"
@@ -26,6 +27,30 @@ TEST(Tensor, WrongTypeIsAnErrorThatNamesBoth) {
   } catch (const DTypeError& e) {
     EXPECT_STREQ(e.what(), "tensor: found dtype f32, expected f64");
   }
+}
+
+TEST(Tensor, AMovedTensorHasNoElements) {
+  Tensor a = Tensor::zeros(DType::f32, {2, 3});
+  Tensor b = std::move(a);
+  EXPECT_EQ(a.size(), 0u);
+  EXPECT_TRUE(a.values<float>().empty());
+  EXPECT_EQ(b.size(), 6u);
+  Tensor c;
+  c = std::move(b);
+  EXPECT_EQ(b.size(), 0u);
+  EXPECT_EQ(c.values<float>()[5], 0.0f);
+  Buffer x(10), y(std::move(x));
+  EXPECT_EQ(x.size(), 0u);
+  EXPECT_EQ(y.size(), 10u);
+}
+
+TEST(Tensor, ACopyChecksItsView) {
+  const float x[4] = {};
+  const std::size_t huge = std::size_t{1} << 62;
+  EXPECT_THROW(Tensor::copy_of({nullptr, DType::f32, {4}}), ArgumentError);
+  EXPECT_THROW(Tensor::copy_of({x, DType::f32, {2, 2}, {1}}), ArgumentError);
+  EXPECT_THROW(Tensor::copy_of({x, DType::f32, {huge}, {0}}), std::length_error);
+  EXPECT_EQ(Tensor::copy_of({nullptr, DType::f32, {0, 4}}).size(), 0u);
 }
 
 TEST(Tensor, TooManyElementsAreRefused) {
