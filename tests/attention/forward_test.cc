@@ -305,5 +305,23 @@ TEST(Forward, AverageOverNoHeadsIsZero) {
   EXPECT_TRUE(average.surroundings_untouched());
 }
 
+// Outputs without elements are never work, however many rows their other dims count.
+TEST(Forward, EmptyOutputsCostNothing) {
+  const std::size_t huge = std::size_t{1} << 60;
+  float memory[2] = {};
+  AttentionExtras extras;
+  extras.average_weights = {memory, DType::f32, {huge, 0, 3}};
+  const ConstTensorView q(nullptr, DType::f32, {huge, 0, 0, 2}), k(nullptr, DType::f32, {0, 3, 2});
+  scaled_dot_product_attention(q, k, k, {}, {nullptr, DType::f32, {huge, 0, 0, 2}}, extras);
+
+  const std::size_t many = std::size_t{1} << 56;
+  const ConstTensorView rows(nullptr, DType::f32, {many, 0});
+  extras = {};
+  extras.weights = {memory, DType::f32, {many, 0}};
+  scaled_dot_product_attention(rows, ConstTensorView(nullptr, DType::f32, {0, 0}),
+                               ConstTensorView(nullptr, DType::f32, {0, 0}), {},
+                               {nullptr, DType::f32, {many, 0}}, extras);
+}
+
 }  // namespace
 }  // namespace headwise

@@ -54,6 +54,15 @@ TEST(Layout, MissingAndSingleDimsGetStrideZero) {
   EXPECT_EQ(matrix.t, 2);
 }
 
+TEST(Layout, EmptyTensorsHaveNoPositions) {
+  const Shape full{6, 4, 3, 2};
+  const Layout empty = broadcast_layout({6, 4, 0, 2}, {9, 5, 7, 1}, kMatrixPerHead, full);
+  EXPECT_EQ(empty.batch, (Strides{0}));
+  EXPECT_EQ(empty.h, 0);
+  EXPECT_EQ(empty.t, 0);
+  EXPECT_EQ(empty.i, 0);
+}
+
 TEST(Layout, OtherAxes) {
   const Shape full{6, 5, 4, 3, 2};
   const Layout rows = broadcast_layout({6, 5, 4, 3}, {60, 12, 3, 1}, kRowsPerHead, full);
