@@ -1,11 +1,13 @@
 #include "module/torch_rules.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "core/check.h"
+#include "core/checked.h"
 #include "kernels/isa.h"
 
 namespace headwise::module {
@@ -24,6 +26,21 @@ void check_input(const NamedView& input, DType dtype, std::size_t rank, std::siz
   if (input.view.shape.from_back(0) != width)
     core::throw_argument(input.name, shape_text(input.view.shape),
                          "a last dim of " + std::to_string(width) + " (" + width_name + ")");
+}
+
+// The rows of an input once they are projected: broadcast views have more than memory holds. An
+// empty batch counts as one, so that no later size overflows beside its 0.
+void check_projected(const NamedView& input, std::size_t B, std::size_t T, std::size_t width) {
+  constexpr std::uint64_t kAppended = 2, kPadding = 32;  // at most: steps, and elements of a row
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  const auto steps = core::checked_add(T, kAppended);
+  const auto rows = steps ? core::checked_mul(std::max<std::size_t>(B, 1), *steps) : std::nullopt;
+  const auto elements = rows ? core::checked_mul(*rows, width + kPadding) : std::nullopt;
+  const auto bytes = elements ? core::checked_mul(*elements, sizeof(double)) : std::nullopt;
+  if (!bytes || *bytes > kMax)
+    core::throw_argument(
+        input.name, shape_text(input.view.shape),
+        "rows whose projections to " + std::to_string(width) + " features fit the address space");
 }
 
 Rows rows_of(const ConstTensorView& view, bool batch_first) {
@@ -63,6 +80,8 @@ void check_inputs(const MultiheadAttentionOptions& module, const Sizes& sizes,
   }
   expected[rank - 1] = sizes.vdim;
   core::check_shape("value", inputs[2].view.shape, expected, "as many rows as key");
+  check_projected(inputs[0], call.B, call.T_q, std::max(sizes.q_width, sizes.embed_dim));
+  check_projected(inputs[1], call.B, call.T_k, sizes.kv_width);
 }
 
 void check_mask_dtype(const char* name, const Mask& mask, DType dtype) {

@@ -102,6 +102,32 @@ TEST(TorchRules, WrongInputs) {
   for (const WrongCall& call : calls) expect_error(call);
 }
 
+// Views that repeat one row, or none, can have more rows than memory has bytes.
+TEST(TorchRules, TooManyRowsToProject) {
+  const std::size_t huge = std::size_t{1} << 60, most = ~std::size_t{0};
+  const auto repeated = [](std::size_t T, std::size_t B) {
+    return ConstTensorView(memory, DType::f32, {T, B, 1}, {0, 0, 0});
+  };
+  WrongCall call = wrong("key",
+                         "key: found shape (1152921504606846976, 2, 1), expected rows whose "
+                         "projections to 8 features fit the address space");
+  call.module.kdim = call.module.vdim = 1;
+  call.key = call.value = repeated(huge, 2);
+  expect_error(call);
+  call.query = view({3, 0, 8});
+  call.key = call.value = repeated(most, 0);
+  call.message =
+      "key: found shape (18446744073709551615, 0, 1), expected rows whose projections to 8 "
+      "features fit the address space";
+  expect_error(call);
+  call.query = ConstTensorView(memory, DType::f32, {huge / 8, 2, 8}, {0, 0, 0});
+  call.key = call.value = repeated(1, 2);
+  call.message =
+      "query: found shape (144115188075855872, 2, 8), expected rows whose projections to 8 "
+      "features fit the address space";
+  expect_error(call);
+}
+
 TEST(TorchRules, WrongMasks) {
   std::vector<WrongCall> calls;
   const auto attn = [&](const char* name, const char* message, const Mask& mask) -> WrongCall& {
