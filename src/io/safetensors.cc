@@ -118,6 +118,8 @@ class HeaderHandler final : public JsonHandler {
       return;
     }
     if (is_metadata_) {
+      if (++n_metadata_ > kMaxMetadata)
+        throw Refusal("more than " + std::to_string(kMaxMetadata) + " keys", "less", name_);
       metadata_.add(name);
       return;
     }
@@ -249,6 +251,7 @@ class HeaderHandler final : public JsonHandler {
   Contents& contents_;
   const std::uint64_t data_bytes_;
   StringPool metadata_;
+  std::size_t n_metadata_ = 0;
   std::size_t depth_ = 0;
   std::string name_;  // of the tensor, or __metadata__
   bool is_metadata_ = false;

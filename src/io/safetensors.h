@@ -20,6 +20,7 @@ constexpr std::size_t kMaxDepth = 4;
 // Keys and values of one tensor, with its dims and with fields that only others know: a header of a
 // hundred megabytes must not take longer than a second.
 constexpr std::size_t kMaxParts = 65536;
+constexpr std::size_t kMaxMetadata = std::size_t{1} << 20;  // keys; each costs some 100 bytes
 
 struct DTypeFacts {
   std::string_view name;

@@ -146,6 +146,17 @@ TEST_F(Safetensors, TooManyPartsOfOneTensor) {
             ", tensor t: found more than 65536 keys and values, expected less");
 }
 
+TEST_F(Safetensors, RefusesAMillionKeysOfMetadata) {
+  const auto header = [](std::size_t n) {
+    std::string text = R"({"__metadata__":{"":"")";
+    for (std::size_t i = 1; i < n; ++i) text += R"(,"":"")";
+    return text + "}}";
+  };
+  EXPECT_EQ(open(with_length(header(safetensors::kMaxMetadata))).metadata().size(), 1u);
+  EXPECT_EQ(refusal(with_length(header(safetensors::kMaxMetadata + 1))),
+            ", tensor __metadata__: found more than 1048576 keys, expected less");
+}
+
 TEST_F(Safetensors, EveryDtypeIsListedAndOthersAreNot) {
   const std::vector<std::pair<std::string, int>> dtypes = {
       {"BOOL", 8},    {"U8", 8},          {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8},
