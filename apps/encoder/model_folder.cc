@@ -39,7 +39,7 @@ ModelFolder ModelFolder::open(const std::string& path) {
 
   const EncoderConfig config = read(path + "/config.json", kMaxConfigBytes, parse_encoder_config);
   // Checks the sizes, so that the reader of vocab.txt can trust vocab_size.
-  find_weights(TensorFile::open(path + kWeightsFile), config);
+  check_weights(TensorFile::open(path + kWeightsFile), config);
   TokenizerOptions options;
   const std::string tokenizer_file = path + "/tokenizer_config.json";
   if (std::filesystem::exists(tokenizer_file, none))

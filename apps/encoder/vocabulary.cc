@@ -1,24 +1,30 @@
 #include "encoder/vocabulary.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "io/refusal.h"
 #include "io/utf8.h"
 
 namespace headwise::encoder {
+namespace {
+
+// A word costs some 150 bytes however short it is, and 64 MiB of text may be as many empty ones.
+constexpr std::size_t kMaxWords = std::size_t{1} << 20;
+
+}  // namespace
 
 Vocabulary Vocabulary::parse(std::string_view text, std::size_t max_words) {
   if (const auto bad = io::find_invalid_utf8(text))
     throw io::Refusal("a byte that is not UTF-8 at offset " + std::to_string(*bad),
                       "one UTF-8 word a line");
   Vocabulary v;
-  max_words = std::min<std::size_t>(max_words, std::numeric_limits<std::uint32_t>::max());
+  const std::size_t most = std::min(max_words, kMaxWords);
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t end = std::min(text.find_first_of("\r\n", i), text.size());
-    if (v.words_.size() == max_words)
-      throw io::Refusal("more than " + std::to_string(max_words) + " words",
-                        "at most as many as the model has word embeddings");
+    if (v.words_.size() == most)
+      throw io::Refusal("more than " + std::to_string(most) + " words",
+                        most < max_words ? "at most as many"
+                                         : "at most as many as the model has word embeddings");
     v.words_.emplace_back(text.substr(i, end - i));
     i = end + (text.substr(end, 2) == "\r\n" ? 2 : 1);
   }

@@ -15,8 +15,8 @@ class Vocabulary {
  public:
   // Lines end with \n, \r\n or \r; the last one needs no end; a blank line is a word and counts.
   // Of a word that is there twice the later line counts, as in Hugging Face's reader.
-  // Throws io::Refusal for text that is no UTF-8 or has more than max_words words; needs no more
-  // memory than for those.
+  // Throws io::Refusal for text that is no UTF-8 or has more than max_words or 2^20 words; needs no
+  // more memory than for those.
   static Vocabulary parse(std::string_view text, std::size_t max_words);
 
   std::size_t size() const { return words_.size(); }

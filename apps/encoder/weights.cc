@@ -17,7 +17,10 @@ std::string describe(const std::vector<std::uint64_t>& shape) {
 
 class Finder {
  public:
-  Finder(const TensorFile& file, const EncoderConfig& config) : file_(file), config_(config) {
+  // With `look_only`, checks names, shapes and dtypes and returns empty views: a file's elements
+  // may have to be copied before they can be viewed.
+  Finder(const TensorFile& file, const EncoderConfig& config, bool look_only)
+      : file_(file), config_(config), look_only_(look_only) {
     if (file_.find("embeddings.word_embeddings.weight") == nullptr &&
         file_.find("bert.embeddings.word_embeddings.weight") != nullptr)
       prefix_ = "bert.";
@@ -30,6 +33,7 @@ class Finder {
     if (info->shape != shape) refuse(full, "shape " + describe(info->shape), describe(shape));
     if (!info->type || !is_floating(*info->type))
       refuse(full, "dtype " + info->dtype, "F32, F64, BF16 or F16");
+    if (look_only_) return {nullptr, *info->type, {0}};
     const ConstTensorView view = file_.view(full);
     n_elements_ += element_count(view.shape);
     return view;
@@ -83,14 +87,13 @@ class Finder {
 
   const TensorFile& file_;
   const EncoderConfig& config_;
+  const bool look_only_;
   std::string prefix_;
   std::size_t n_elements_ = 0;
 };
 
-}  // namespace
-
-EncoderViews find_weights(const TensorFile& file, const EncoderConfig& config) {
-  Finder finder(file, config);
+EncoderViews find(const TensorFile& file, const EncoderConfig& config, bool look_only) {
+  Finder finder(file, config, look_only);
   EncoderViews out;
   out.words =
       finder.tensor("embeddings.word_embeddings.weight", {config.vocab_size, config.d_model});
@@ -103,6 +106,16 @@ EncoderViews find_weights(const TensorFile& file, const EncoderConfig& config) {
   finder.expect_no_layer(config.n_layers);
   out.parameter_count = finder.n_elements();
   return out;
+}
+
+}  // namespace
+
+EncoderViews find_weights(const TensorFile& file, const EncoderConfig& config) {
+  return find(file, config, false);
+}
+
+void check_weights(const TensorFile& file, const EncoderConfig& config) {
+  find(file, config, true);
 }
 
 }  // namespace headwise::encoder

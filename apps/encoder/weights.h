@@ -33,4 +33,7 @@ struct EncoderViews {
 // long as `file`.
 EncoderViews find_weights(const TensorFile& file, const EncoderConfig& config);
 
+// Throws what find_weights would, from the header alone.
+void check_weights(const TensorFile& file, const EncoderConfig& config);
+
 }  // namespace headwise::encoder

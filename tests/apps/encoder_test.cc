@@ -206,6 +206,41 @@ TEST(ModelFolder, RefusesVocabulariesThatDoNotFit) {
                  {"config.json", "1048576"});
 }
 
+// Elements off their alignment have to be copied to be seen; to be refused they need not.
+TEST(ModelFolder, RefusesUnalignedWeightsWithoutCopyingThem) {
+  const test::TempFolder folder;
+  test::TinyModel model;
+  const std::size_t n_words = std::size_t{1} << 33;  // 256 GiB of holes
+  std::string header = "{";
+  std::size_t at = 0;
+  for (const auto& [name, tensor] : model.tensors) {
+    Shape shape = tensor.shape();
+    if (name == "embeddings.word_embeddings.weight") shape[0] = n_words;
+    std::string dims;
+    for (const std::size_t n : shape) dims += (dims.empty() ? "" : ",") + std::to_string(n);
+    const std::size_t begin = at;
+    at += element_count(shape) * sizeof(float);
+    header += (begin == 0 ? "\"" : ",\"") + name + R"(":{"dtype":"F32","shape":[)" + dims +
+              R"(],"data_offsets":[)" + std::to_string(begin) + ',' + std::to_string(at) + "]}";
+  }
+  header += '}';
+  if (header.size() % sizeof(float) == 0) header += ' ';
+  model.config = test::replaced(model.config, "\"vocab_size\": 12",
+                                "\"vocab_size\": " + std::to_string(n_words));
+  model.vocabulary = "[UNK]\n[CLS]\n";
+  model.write(folder);
+  const std::string weights = folder / "model.safetensors";
+  test::write_bytes(weights, test::le(header.size(), 8) + header);
+  std::filesystem::resize_file(weights, 8 + header.size() + at);
+  try {
+    ModelFolder::open(folder / "");
+    ADD_FAILURE() << "taken";
+  } catch (const FileError& e) {
+    EXPECT_NE(std::string(e.what()).find("vocab.txt: found no word [SEP]"), std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(ModelFolder, OpensOnlyTheFilesItNeeds) {
   const test::TempFolder folder, elsewhere;
   test::TinyModel model;

@@ -53,5 +53,16 @@ TEST(Vocabulary, RefusesMoreWordsThanTheModelHas) {
   EXPECT_THROW(Vocabulary::parse("a\nb\n\n", 2), io::Refusal);
 }
 
+TEST(Vocabulary, HasAMostOfWordsWhateverTheModelSays) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  EXPECT_EQ(Vocabulary::parse(std::string(kMost, '\n'), kMost + 1).size(), kMost);
+  try {
+    Vocabulary::parse(std::string(kMost + 1, '\n'), kMost + 1);
+    ADD_FAILURE() << "taken";
+  } catch (const io::Refusal& refusal) {
+    EXPECT_EQ(refusal.found(), "more than 1048576 words");
+  }
+}
+
 }  // namespace
 }  // namespace headwise::encoder
