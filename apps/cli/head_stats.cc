@@ -23,7 +23,7 @@ HeadStats head_stats(std::span<const float> weights, const TokenRoles& roles) {
     for (std::size_t j = 0; j < T; ++j) {
       const double p = weights[t * T + j];
       sum.mean_distance += p * std::abs(static_cast<double>(t) - static_cast<double>(j));
-      if (p > 0) sum.entropy -= p * std::log2(p);
+      if (p != 0) sum.entropy -= p * std::log2(p);  // NaN stays NaN
       if (roles.first[j]) sum.cls += p;
       if (roles.last[j]) sum.sep += p;
       if (j == t) sum.self += p;

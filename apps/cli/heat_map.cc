@@ -156,7 +156,7 @@ void print_heat_map(std::ostream& out, std::span<const std::string> tokens,
       << '\n';
   if (layout.size() < T)
     out << kIndent << "tokens " << layout.begin << " to " << layout.end - 1 << " of " << T
-        << "; --from N moves the window, --out FILE writes everything\n";
+        << "; --from N moves the window, --out FILE writes all\n";
 }
 
 }  // namespace headwise::cli

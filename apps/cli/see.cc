@@ -1,8 +1,9 @@
 #include "cli/see.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
-#include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "CLI/CLI.hpp"
@@ -10,6 +11,7 @@
 #include "cli/see_report.h"
 #include "core/check.h"
 #include "encoder/model_folder.h"
+#include "io/refusal.h"
 
 namespace headwise::cli {
 namespace {
@@ -37,13 +39,23 @@ struct SeeOptions {
   bool json = false;
 };
 
-std::string read_text(const std::string& option) {
-  std::string text = option;
-  if (option == "-") {
-    text.assign(kMaxText + 1, '\0');
-    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(std::cin.gcount()));
+// As std::cin would, but a folder there, say, is an error and not an empty text.
+std::string read_standard_input(std::size_t max_bytes) {
+  std::string text(max_bytes, '\0');
+  std::size_t done = 0;
+  while (done < max_bytes) {
+    const ssize_t n = ::read(STDIN_FILENO, text.data() + done, max_bytes - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw io::file_error("standard input", io::Refusal(io::errno_text(errno), "a text"));
+    if (n == 0) break;
+    done += static_cast<std::size_t>(n);
   }
+  text.resize(done);
+  return text;
+}
+
+std::string read_text(const std::string& option) {
+  const std::string text = option == "-" ? read_standard_input(kMaxText + 1) : option;
   if (text.size() > kMaxText)
     core::throw_argument("text", "more than " + std::to_string(kMaxText) + " bytes",
                          "at most as many");
@@ -104,7 +116,10 @@ int see(const SeeOptions& options, std::ostream& out) {
 void add_see(CLI::App& program, Action& action) {
   const auto options = std::make_shared<SeeOptions>();
   CLI::App* verb = add_verb(program, kText);
-  verb->add_option("--model", options->model, "Folder of the model")->required()->type_name("DIR");
+  verb->add_option("--model", options->model, "Folder of the model")
+      ->required()
+      ->check(file_name())
+      ->type_name("DIR");
   verb->add_option("--text", options->text, "What to read; - reads standard input")
       ->required()
       ->type_name("TEXT");
@@ -120,6 +135,7 @@ void add_see(CLI::App& program, Action& action) {
   verb->add_option("--out", options->out,
                    "Also write all weights, hidden states and the sentence embedding\n"
                    "to this .safetensors or .npz file")
+      ->check(file_name())
       ->type_name("FILE");
   verb->add_option("--color", options->color, "auto (only on a terminal), always or never")
       ->check(CLI::IsMember({"auto", "always", "never"}))

@@ -73,7 +73,7 @@ void print_heads(std::ostream& out, const SeeResult& result,
          "  bits: entropy; 0 is one token, "
       << format(std::log2(static_cast<double>(result.n_tokens())), "%.2f") << " all "
       << result.n_tokens()
-      << " alike; shares are means over tokens\n"
+      << " alike; shares: means over tokens\n"
          "  a>b: no single habit; the strongest link is from token a to token b\n\n";
 }
 

@@ -1,5 +1,9 @@
 // `headwise see` as a program: what it prints, writes and refuses.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <limits>
 #include <sstream>
 
 #include "apps/minilm.h"
@@ -120,6 +124,8 @@ TEST_F(See, ErrorsAreOneLineWithTheRightCode) {
       {{"see", "--model", model, "--text", "a", "--layer", "-1"}, kUsageError, "--layer"},
       {{"see", "--model", model, "--text", "a", "--color", "red"}, kUsageError, "--color"},
       {{"see", "--model", model, "--text", "a", "--out", "weights.txt"}, kUsageError, ".npz"},
+      {{"see", "--model", model, "--text", "a", "--out", ""}, kUsageError, "--out"},
+      {{"see", "--model", "", "--text", "a"}, kUsageError, "--model"},
       {{"see", "--model", model, "--text", "a\xFF"}, kInputError, "UTF-8"},
       {{"see", "--model", model + "nowhere", "--text", "a"}, kInputError, "nowhere"},
       {{"see", "--model", folder_ / "vocab.txt", "--text", "a"}, kInputError, "folder"},
@@ -137,6 +143,39 @@ TEST_F(See, ErrorsAreOneLineWithTheRightCode) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     EXPECT_NE(result.err.find(c.part), std::string::npos) << result.err;
   }
+}
+
+TEST_F(See, ATextThatCannotBeReadIsAnError) {
+  const int before = dup(STDIN_FILENO), folder = open("/", O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(dup2(folder, STDIN_FILENO), STDIN_FILENO);
+  const auto result = see({}, "-");
+  dup2(before, STDIN_FILENO);
+  close(before);
+  close(folder);
+  EXPECT_EQ(result.code, kInputError);
+  EXPECT_NE(result.err.find("standard input: found "), std::string::npos) << result.err;
+}
+
+TEST_F(See, WeightsThatAreNoNumbersAreShownAsSuch) {
+  TinyModel model;
+  Tensor& query = model.tensors.at("encoder.layer.0.attention.self.query.weight");
+  std::fill_n(query.data<float>(), query.size(), std::numeric_limits<float>::quiet_NaN());
+  model.write(folder_);
+  const auto json = nlohmann::json::parse(see({"--json"}).out);
+  EXPECT_TRUE(json["heads"][0]["entropy_bits"].is_null());
+  EXPECT_EQ(json["heads"][0]["mostly_on"], "mixed");
+}
+
+TEST_F(See, NoLineIsLongerThan80ColumnsForManyTokens) {
+  TinyModel model;
+  model.config =
+      test::replaced(model.config, "position_embeddings\": 40", "position_embeddings\": 400");
+  model.tensors.at("embeddings.position_embeddings.weight") = Tensor(DType::f32, {400, 8});
+  model.write(folder_);
+  std::string text;
+  for (int i = 0; i < 398; ++i) text += "cat ";
+  std::istringstream lines(see({"--from", "150"}, text).out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
 }
 
 TEST_F(See, TokensOfAStrangerCannotTouchTheTerminal) {
