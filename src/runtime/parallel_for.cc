@@ -2,6 +2,7 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "runtime/creatable_threads.h"
 
 namespace headwise {
 namespace {
@@ -23,16 +25,31 @@ struct Runner {
 std::mutex settings_mutex;
 Runner lent_runner;  // guarded by settings_mutex
 std::atomic<bool> has_lent_runner{false};
-std::atomic<int> chosen_threads{0};  // 0: what OpenMP would use
-std::atomic<bool> pool_used{false};
-std::atomic<bool> forked{false};     // libgomp's pool does not survive fork()
-std::atomic<bool> pool_busy{false};  // one caller at a time: others run on their own thread
+std::atomic<int> chosen_threads{0};   // 0: what OpenMP would use
+std::atomic<bool> had_threads{true};  // when fork() was called
+std::atomic<bool> forked{false};      // libgomp's pool does not survive fork()
+std::atomic<bool> pool_busy{false};   // one caller at a time: others run on their own thread
 thread_local bool inside_task = false;
 
-void note_fork() {
-  if (pool_used.load()) forked.store(true);
+// A pool may be the host's, made before our first call: its threads show in the process, but not to
+// us. Only a process of one thread is sure to have none.
+bool process_has_threads() {
+  constexpr nlink_t kOneThread = 3;  // ".", ".." and its own directory
+  struct stat tasks {};
+  return stat("/proc/self/task", &tasks) != 0 || tasks.st_nlink != kOneThread;
+}
+
+void before_fork() {
+  had_threads.store(process_has_threads());
+  settings_mutex.lock();
+}
+void in_parent() { settings_mutex.unlock(); }
+void in_child() {
+  settings_mutex.unlock();
+  if (had_threads.load()) forked.store(true);
   pool_busy.store(false);
 }
+const int registered = pthread_atfork(before_fork, in_parent, in_child);
 
 // What the threads of one call share.
 struct Job {
@@ -62,7 +79,7 @@ struct Job {
 };
 
 void run_with_openmp(Job& job, int n_threads) {
-  pool_used.store(true);
+  n_threads = runtime::creatable_threads(n_threads);
 #pragma omp parallel num_threads(n_threads)
   job.work();
 }
@@ -97,8 +114,6 @@ void set_parallel_runner(ParallelRunner run, void* state, int n_threads) {
 void runtime::run_tasks(std::size_t n, ParallelTask task, void* context) {
   if (n == 0) return;
   Job job(n, task, context);
-  static const int registered = pthread_atfork(nullptr, nullptr, note_fork);
-  static_cast<void>(registered);
   const int n_threads =
       static_cast<int>(std::min<std::size_t>(n, static_cast<std::size_t>(get_num_threads())));
   if (n < 2 || inside_task || n_threads < 2) {

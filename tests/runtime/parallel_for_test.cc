@@ -92,6 +92,50 @@ TEST(ParallelFor, WorksInAForkedChild) {
   expect_every_index_once(100);  // the parent still has it
 }
 
+// The host's own regions make libgomp's pool too, and its children have lost that one as well.
+TEST(ParallelFor, WorksInAChildOfAHostThatUsedOpenMP) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a process that has run nothing else
+  const auto host = [] {
+    std::atomic<int> ran{0};
+#pragma omp parallel num_threads(2)
+    ran.fetch_add(1);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // a hang ends the child, not the test
+      set_num_threads(2);
+      expect_every_index_once(100);
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    _exit(ran.load() == 2 && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  };
+  EXPECT_EXIT(host(), ::testing::ExitedWithCode(0), "");
+}
+
+// A process of one thread has no pool to lose: its children make their own.
+TEST(ParallelFor, AChildOfAProcessOfOneThreadHasAPool) {
+  if (access("/proc/self/task", F_OK) != 0) GTEST_SKIP() << "threads cannot be counted";
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto host = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      set_num_threads(2);
+      std::atomic<int> arrived{0};
+      runtime::parallel_for(2, [&](std::size_t) {  // each waits for the other
+        arrived.fetch_add(1);
+        while (arrived.load() < 2) std::this_thread::yield();
+      });
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  };
+  EXPECT_EXIT(host(), ::testing::ExitedWithCode(0), "");
+}
+
 TEST(ParallelFor, UsesALentRunner) {
   const ScopedThreads scope(4);
   std::size_t calls = 0;
