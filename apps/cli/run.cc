@@ -1,5 +1,6 @@
 #include "cli/run.h"
 
+#include <filesystem>
 #include <memory>
 
 #include "CLI/CLI.hpp"
@@ -140,13 +141,31 @@ void add_outputs(CLI::App& verb, RunOptions& o) {
   verb.add_flag("--json", o.json, "Print the summary as JSON")->group("Results");
 }
 
+// However the two are spelled, through links too.
+bool same_file(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty()) return false;
+  std::error_code none;
+  const auto place = [&](const std::string& path) {
+    const auto real =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+    return real.empty() ? std::filesystem::path(path) : real;
+  };
+  return place(a) == place(b);
+}
+
 void check_outputs(const RunOptions& options) {
   if (!options.out.empty()) check_output_path("--out", options.out);
   if (!options.weights_out.empty()) check_output_path("--weights-out", options.weights_out);
   if (!options.weights_out.empty() && !options.wants_weights())
     throw UsageError("--weights-out: no weights are computed; expected --need-weights");
-  if (!options.out.empty() && options.out == options.weights_out)
+  if (!options.save_module.empty() && !options.save_module.ends_with(".safetensors"))
+    throw UsageError("--save-module: found \"" + options.save_module +
+                     "\", expected a name ending in .safetensors");
+  if (same_file(options.out, options.weights_out))
     throw UsageError("--weights-out: found the file of --out, expected another one");
+  if (same_file(options.out, options.save_module) ||
+      same_file(options.weights_out, options.save_module))
+    throw UsageError("--save-module: found the file of another output, expected one of its own");
 }
 
 void save(const RunOptions& options, const RunResult& result) {

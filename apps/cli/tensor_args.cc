@@ -83,6 +83,8 @@ void InputTensor::convert_to(DType dtype) {
 
 void InputTensor::convert_mask_to(DType dtype) {
   if (view_.dtype == DType::boolean) return;
+  if (!is_floating(view_.dtype))
+    core::throw_dtype(option_, view_.dtype, "bool, f32, f64, bf16 or f16");
   // f32 is allowed beside the 16-bit types, and holds more.
   const DType target = dtype == DType::f64 ? DType::f64 : DType::f32;
   const bool narrows = view_.dtype == DType::f64 && target == DType::f32;

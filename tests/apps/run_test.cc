@@ -303,6 +303,12 @@ TEST_F(Run, UsageErrors) {
       with({"--embed-dim", "12", "--out", path("y.txt")}),
       with({"--embed-dim", "12", "--out", ".npy"}),
       with({"--embed-dim", "12", "--out", path("y.npz"), "--weights-out", path("y.npz")}),
+      with({"--embed-dim", "12", "--out", path("y.npz"), "--weights-out", path("./y.npz")}),
+      with({"--embed-dim", "12", "--out", path("y.safetensors"), "--save-module",
+            path("./y.safetensors")}),
+      with({"--embed-dim", "12", "--weights-out", path("y.safetensors"), "--save-module",
+            path("y.safetensors")}),
+      with({"--embed-dim", "12", "--save-module", path("m.npz")}),
       with({"--embed-dim", "12", "--no-weights", "--weights-out", path("w.npz")}),
       {"run", "--sdpa", "--query", x, "--weights-out", path("w.npy")},
       {"run", "--sdpa", "--query", x, "--key-padding-mask", x},
@@ -363,6 +369,9 @@ TEST_F(Run, InputErrors) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << line << result.err;
     EXPECT_EQ(result.out, "") << line;
   }
+  const std::string error = run_cli(module(x, {"--attn-mask", ints})).err;
+  EXPECT_NE(error.find("attn_mask: found dtype i64, expected bool, f32"), std::string::npos)
+      << error;
 }
 
 }  // namespace
