@@ -231,7 +231,9 @@ TEST(ModelFolder, RefusesUnalignedWeightsWithoutCopyingThem) {
   model.write(folder);
   const std::string weights = folder / "model.safetensors";
   test::write_bytes(weights, test::le(header.size(), 8) + header);
-  std::filesystem::resize_file(weights, 8 + header.size() + at);
+  std::error_code error;
+  std::filesystem::resize_file(weights, 8 + header.size() + at, error);
+  if (error) GTEST_SKIP() << "no sparse files here: " << error.message();
   try {
     ModelFolder::open(folder / "");
     ADD_FAILURE() << "taken";
