@@ -70,7 +70,7 @@ class HEADWISE_API MultiheadAttention {
   explicit MultiheadAttention(const MultiheadAttentionOptions& options,
                               Generator& generator = default_generator());
   ~MultiheadAttention();
-  MultiheadAttention(MultiheadAttention&&) noexcept;
+  MultiheadAttention(MultiheadAttention&&) noexcept;  // one moved from may only be assigned to
   MultiheadAttention& operator=(MultiheadAttention&&) noexcept;
 
   const MultiheadAttentionOptions& options() const;

@@ -22,8 +22,9 @@ HEADWISE_API std::string isa();                          // the one in use
 HEADWISE_API void set_isa(std::string_view name);        // "auto": the best; throws ArgumentError
 
 // A host may lend its threads: run(state, n, task, context) must call task(context, i) once for
-// each i < n, on any threads, and return when all are done. nullptr brings the built-in runner
-// back.
+// each i < n, on any threads, and return when all are done; it may not call headwise itself.
+// n_threads is how many it has: with 1, or after set_num_threads(1), calls stay on their own
+// thread. nullptr brings the built-in runner back.
 using ParallelTask = void (*)(void* context, std::size_t index);
 using ParallelRunner = void (*)(void* state, std::size_t n, ParallelTask task, void* context);
 HEADWISE_API void set_parallel_runner(ParallelRunner run, void* state, int n_threads);
