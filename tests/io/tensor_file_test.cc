@@ -156,7 +156,7 @@ TEST(HostileFiles, PiecesLeftOutDoubledAndSwapped) {
   }
 }
 
-// Memory of this process and time are those of the reviewers' limits, with sanitizers' costs apart.
+// Within the memory and the second that docs/files.md promises; sanitizers cost extra.
 TEST(HostileFiles, HugeOnesCostNothing) {
   const test::TempFolder folder;
   constexpr std::uintmax_t kTerabyte = std::uintmax_t{1} << 40;
