@@ -9,6 +9,7 @@
 #include "kernels/attention_weights.h"
 #include "kernels/flash_forward.h"
 #include "kernels/matmul.h"
+#include "support/epsilon.h"
 #include "support/reference.h"
 
 namespace headwise::cli {
@@ -43,24 +44,10 @@ constexpr ProductCase kProductCases[] = {{1, 1, 1},     {3, 17, 5},    {33, 65, 
 
 DType arithmetic(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-// Unit in the last place at 1.
-double unit(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-52;
-    case DType::bf16:
-      return 0x1p-7;
-    case DType::f16:
-      return 0x1p-10;
-    default:
-      return 0x1p-23;
-  }
-}
-
 // Rounding a result to its dtype, beside the error of the arithmetic.
 double last_rounding(DType dtype, double value) {
   if (dtype == arithmetic(dtype)) return 0;
-  return unit(dtype) / 2 * std::abs(value) + (dtype == DType::f16 ? 0x1p-25 : 0);
+  return test::epsilon(dtype) / 2 * std::abs(value) + (dtype == DType::f16 ? 0x1p-25 : 0);
 }
 
 double value_at(const Tensor& x, std::size_t i) {
@@ -151,7 +138,8 @@ class Head {
 // A score is off by about unit * sqrt(d_head) of its terms and a weight by as much of itself; a
 // sum over T_k keys adds unit * sqrt(T_k).
 double tolerance(const kernels::FlashForwardArgs& a) {
-  return 4 * unit(arithmetic(a.dtype)) * std::sqrt(static_cast<double>(a.T_k + a.d_head) + 16);
+  return 4 * test::epsilon(arithmetic(a.dtype)) *
+         std::sqrt(static_cast<double>(a.T_k + a.d_head) + 16);
 }
 
 void compare(const Head& head, const test::ReferenceResult& expected, Tally& output,
@@ -205,7 +193,7 @@ class Product {
         // K roundings, each random and up to half a unit of a partial sum of about sqrt(squares).
         const double size = std::sqrt(squares);
         const double allowed =
-            2 * unit(arithmetic(dtype)) * size * std::sqrt(static_cast<double>(c_.K) + 1) +
+            2 * test::epsilon(arithmetic(dtype)) * size * std::sqrt(static_cast<double>(c_.K) + 1) +
             last_rounding(dtype, sum);
         tally.add(value_at(out_, m * c_.N + n), sum, allowed, size);
       }

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "headwise/dtype.h"
 #include "kernels/flash_forward.h"
+#include "support/epsilon.h"
 #include "support/reference.h"
 
 namespace headwise::test {
@@ -82,20 +83,6 @@ class Array {
 };
 
 inline DType stats_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
-// Unit of the dtype's last place at 1, and that of its arithmetic.
-inline double epsilon(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-52;
-    case DType::bf16:
-      return 0x1p-7;
-    case DType::f16:
-      return 0x1p-10;
-    default:
-      return 0x1p-23;
-  }
-}
 
 struct HeadProblem {
   struct Sizes {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "headwise/tensor.h"
+#include "support/epsilon.h"
 
 namespace headwise::test {
 
@@ -41,20 +42,6 @@ inline double get(const ConstTensorView& t, std::size_t i) {
       return static_cast<float>(static_cast<const float16*>(t.data)[i]);
     default:
       return static_cast<const std::uint8_t*>(t.data)[i] != 0;
-  }
-}
-
-// The distance from 1 to the next number.
-inline double epsilon(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-52;
-    case DType::bf16:
-      return 0x1p-7;
-    case DType::f16:
-      return 0x1p-10;
-    default:
-      return 0x1p-23;
   }
 }
 
