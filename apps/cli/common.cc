@@ -8,6 +8,7 @@
 
 #include "CLI/CLI.hpp"
 #include "headwise/io.h"
+#include "headwise/plan.h"
 #include "headwise/runtime.h"
 #include "nlohmann/json.hpp"
 #include "utf8proc.h"
@@ -15,15 +16,20 @@
 namespace headwise::cli {
 namespace {
 
-// "", or what is wrong with an instruction set's name.
-std::string isa_problem(const std::string& name) {
-  std::string choices = "auto";
-  for (const std::string& isa : available_isas()) {
-    if (name == isa) return {};
-    choices += ", " + isa;
-  }
-  if (name == "auto") return {};
-  return "found \"" + name + "\", expected one of " + choices;
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+
+// "auto" or one of the names.
+CLI::Validator one_of(std::vector<std::string> (*names)()) {
+  const auto check = [names](const std::string& text) -> std::string {
+    std::string choices = "auto";
+    for (const std::string& name : names()) {
+      if (text == name) return {};
+      choices += ", " + name;
+    }
+    if (text == "auto") return {};
+    return "found \"" + text + "\", expected one of " + choices;
+  };
+  return CLI::Validator(check, "");
 }
 
 }  // namespace
@@ -58,6 +64,20 @@ CLI::Validator file_name() {
   return CLI::Validator(check, "", "file name");
 }
 
+CLI::Validator dtype_name() {
+  const auto check = [](const std::string& text) -> std::string {
+    for (const DType dtype : kDTypes)
+      if (text == name_of(dtype)) return {};
+    return "found \"" + text + "\", expected f32, f64, bf16 or f16";
+  };
+  return CLI::Validator(check, "", "dtype");
+}
+
+DType dtype_from_name(std::string_view name) {
+  return *std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                       [&](DType dtype) { return name == name_of(dtype); });
+}
+
 void add_seed_option(CLI::App& verb, std::uint64_t& seed) {
   verb.add_option("--seed", seed, "What torch.manual_seed would be given (0)")
       ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
@@ -71,13 +91,19 @@ void add_runtime_options(CLI::App& verb, RuntimeOptions& options) {
       ->group("Machine");
   verb.add_option("--isa", options.isa, "Instruction set to use (default: the best; see info)")
       ->type_name("NAME")
-      ->check(CLI::Validator(isa_problem, ""))
+      ->check(one_of(available_isas))
+      ->group("Machine");
+  verb.add_option("--kernel", options.kernel,
+                  "Attention kernel to use (default: by size; see info)")
+      ->type_name("NAME")
+      ->check(one_of(available_kernels))
       ->group("Machine");
 }
 
 void apply(const RuntimeOptions& options) {
   if (options.threads > 0) set_num_threads(options.threads);
   if (!options.isa.empty()) set_isa(options.isa);
+  if (!options.kernel.empty()) set_kernel(options.kernel);
 }
 
 Table::Table(std::vector<std::string> header) {

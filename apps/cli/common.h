@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headwise/dtype.h"
 #include "headwise/error.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -64,13 +65,18 @@ CLI::Validator whole_number(std::uint64_t low, std::uint64_t high);
 // For CLI::Option::check. An unset shell variable gives "", which must not count as "not given".
 CLI::Validator file_name();
 
+// For CLI::Option::check: f32, f64, bf16 or f16.
+CLI::Validator dtype_name();
+DType dtype_from_name(std::string_view name);  // of those
+
 void add_seed_option(CLI::App& verb, std::uint64_t& seed);  // --seed, as torch.manual_seed's
 
 struct RuntimeOptions {
-  int threads = 0;  // 0: as the library chooses
-  std::string isa;  // "": as the library chooses
+  int threads = 0;     // 0: as the library chooses
+  std::string isa;     // "": as the library chooses
+  std::string kernel;  // "": as the library chooses
 };
-void add_runtime_options(CLI::App& verb, RuntimeOptions& options);  // --threads, --isa
+void add_runtime_options(CLI::App& verb, RuntimeOptions& options);  // --threads, --isa, --kernel
 void apply(const RuntimeOptions& options);
 
 // Columns that a person reads: text left-aligned, and right-aligned under a header that begins

@@ -59,13 +59,7 @@ void add_inputs(CLI::App& verb, RunOptions& o, Sides& sides) {
   keep->excludes(ignore)->group("Inputs");
   ignore->group("Inputs");
   verb.add_option("--dtype", o.dtype, "f32, f64, bf16 or f16 (default: the query's)")
-      ->check(CLI::Validator(
-          [](std::string& text) {
-            for (const char* name : {"f32", "f64", "bf16", "f16"})
-              if (text == name) return std::string();
-            return "found \"" + text + "\", expected f32, f64, bf16 or f16";
-          },
-          ""))
+      ->check(dtype_name())
       ->type_name("NAME")
       ->group("Inputs");
 }
@@ -203,9 +197,7 @@ int run(const RunOptions& options, std::ostream& out) {
 }  // namespace
 
 DType compute_dtype(const RunOptions& options, DType of_query) {
-  for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
-    if (options.dtype == name_of(dtype)) return dtype;
-  return of_query;
+  return options.dtype.empty() ? of_query : dtype_from_name(options.dtype);
 }
 
 Mask make_mask(const RunOptions& options, const ConstTensorView& view, bool true_keeps) {

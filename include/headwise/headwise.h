@@ -5,6 +5,7 @@
 #include "headwise/error.h"
 #include "headwise/io.h"
 #include "headwise/multihead_attention.h"
+#include "headwise/plan.h"
 #include "headwise/random.h"
 #include "headwise/runtime.h"
 #include "headwise/tensor.h"

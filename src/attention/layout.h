@@ -38,8 +38,8 @@ inline constexpr Axes kMatrixPerHead{2, 1, 0, 3};         // [..., heads, rows, 
 inline constexpr Axes kRowsPerHead{1, 0, kNoAxis, 2};     // [..., heads, rows]
 inline constexpr Axes kMatrixPerBatch{kNoAxis, 1, 0, 2};  // [..., rows, columns]
 
-// Strides by role, 0 for dims that are missing or of size 1 and in an empty tensor. `full` is o's shape or the scores':
-// dims of size 1 before its last three have no entry in Layout::batch.
+// Strides by role, 0 for dims that are missing or of size 1 and in an empty tensor. `full` is o's
+// shape or the scores': dims of size 1 before its last three have no entry in Layout::batch.
 Layout broadcast_layout(const Shape& shape, const Strides& strides, const Axes& axes,
                         const Shape& full);
 

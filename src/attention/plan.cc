@@ -13,19 +13,20 @@ namespace {
 constexpr double kWorthThreads = 6e5;
 
 double multiply_adds(const Problem& p, const Outputs& out) {
-  const double scores = static_cast<double>(p.n_batch) * static_cast<double>(p.n_heads) *
-                        static_cast<double>(p.T_q) * static_cast<double>(p.T_k);
   const bool weights = out.weights.data != nullptr || out.average_weights.data != nullptr;
   // A score costs about as much again in exp, max and rescaling as 16 multiply-adds.
   const double each =
       static_cast<double>(p.d_head) * (weights ? 2 : 1) + static_cast<double>(p.d_v) + 16;
-  return scores * each * (p.terms.diagonal == kernels::kNoDiagonal ? 1.0 : 0.5);
+  return n_visible_pairs(p) * each;
 }
 
 }  // namespace
 
 Plan make_plan(const Problem& p, const Outputs& out) {
   Plan plan;
+  const KernelChoice choice = choose_kernel(p);
+  plan.kernel = choice.kernel;
+  plan.reason = choice.reason;
   plan.block_q = std::max<std::size_t>(kernels::flash_forward_block(p.dtype), 1);
   plan.n_blocks = p.T_q / plan.block_q + (p.T_q % plan.block_q != 0 ? 1 : 0);
   const bool nothing_to_write = p.d_v == 0 && out.row_max.data == nullptr &&
@@ -35,6 +36,29 @@ Plan make_plan(const Problem& p, const Outputs& out) {
   plan.longest_first = p.terms.diagonal != kernels::kNoDiagonal;
   plan.on_calling_thread = multiply_adds(p, out) < kWorthThreads;
   return plan;
+}
+
+double n_visible_pairs(const Problem& p) {
+  const double n_heads = static_cast<double>(p.n_batch) * static_cast<double>(p.n_heads);
+  const auto T_q = static_cast<double>(p.T_q), T_k = static_cast<double>(p.T_k);
+  if (p.terms.diagonal == kernels::kNoDiagonal) return n_heads * T_q * T_k;
+  // Query t sees clamp(t + first, 0, maskable) keys before the ones that all see.
+  const auto first = static_cast<double>(p.terms.diagonal) + 1;
+  const double maskable = std::min(static_cast<double>(p.terms.n_maskable), T_k);
+  const double growing = std::clamp(-first, 0.0, T_q);  // this query and later ones see some
+  const double whole = std::clamp(maskable - first, growing, T_q);  // from here on all of them
+  const double low = growing + first, high = whole - 1 + first;
+  const double triangle = whole > growing ? (low + high) / 2 * (whole - growing) : 0;
+  return n_heads * (triangle + (T_q - whole) * maskable + T_q * (T_k - maskable));
+}
+
+std::size_t scratch_bytes(const Problem& p, const Plan&) {
+  kernels::FlashForwardArgs args;
+  args.dtype = p.dtype;
+  args.T_k = p.T_k;
+  args.d_head = p.d_head;
+  args.d_v = p.d_v;
+  return kernels::flash_forward_scratch(args);
 }
 
 Task block_at(const Problem& p, const Plan& plan, std::size_t n) {

@@ -1,21 +1,17 @@
-// How a call is cut into tasks. The one place that decides which kernel runs, on how many queries
-// at a time and in which order; sizes alone decide it, never the number of threads, and no decision
-// changes a bit of the result.
+// How a call is cut into tasks: how many queries at a time and in which order. Sizes alone decide
+// it, never the number of threads, and no decision changes a bit of the result.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
+#include "attention/kernel_choice.h"
 #include "attention/problem.h"
 
 namespace headwise::attention {
 
-enum class Kernel : std::uint8_t {
-  flash,  // blocks of queries against all their keys, online softmax
-};
-
 struct Plan {
   Kernel kernel = Kernel::flash;
+  const char* reason = "";
   std::size_t block_q = 1;        // queries of one task
   std::size_t n_blocks = 0;       // of each head
   std::size_t n_tasks = 0;        // blocks of all heads
@@ -24,6 +20,12 @@ struct Plan {
 };
 
 Plan make_plan(const Problem& problem, const Outputs& outputs);
+
+// Pairs of a query and a key that causal lets it see, in all heads; masks are not read.
+double n_visible_pairs(const Problem& problem);
+
+// Working memory of one thread for the output alone.
+std::size_t scratch_bytes(const Problem& problem, const Plan& plan);
 
 struct Task {
   std::size_t b, h;     // flat batch index, query head

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "attention/kernel_choice.h"
 #include "attention/overlap.h"
 #include "core/check.h"
 #include "core/checked.h"
@@ -210,6 +211,7 @@ void check_apart(const Wanted& wanted, const char* other, const ConstTensorView&
 Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                      const AttentionOptions& options, std::optional<DType> bias_dtype) {
   kernels::require_valid_isa();
+  require_valid_kernel();
   check_inputs(q, k, v);
   Problem p;
   p.dtype = q.dtype;

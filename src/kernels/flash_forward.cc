@@ -60,27 +60,31 @@ struct Workspace {
 
 inline size_t n_states(size_t T_k) { return static_cast<size_t>(std::bit_width(T_k / kLeafK)) + 2; }
 
-template <typename T>
-Workspace<T> take_workspace(const FlashForwardArgs& a, runtime::ScratchFrame& frame) {
+// Frame: runtime::ScratchFrame, or ScratchSize to learn how much it takes.
+template <typename T, class Frame>
+Workspace<T> take_workspace(const FlashForwardArgs& a, Frame& frame) {
   constexpr size_t kLanes = kBlockLanes<T, kWidestNV>;
   Workspace<T> w;
-  w.qt = frame.take<T>(a.d_head * kLanes);
-  w.s = frame.take<T>(kTileK * kLanes);
-  w.k_rows = frame.take<T>(kTileK * a.d_head);
-  w.v_rows = frame.take<T>(kTileK * a.d_v);
-  w.v_finite = frame.take<T>(kTileK * a.d_v);
-  w.rows = frame.take<T>(2 * kLanes * kTileK);
-  w.bias = frame.take<T>(kTileK * kLanes);
-  w.decay = frame.take<T>(kLanes);
-  w.base = frame.take<T>(kLanes);
-  w.tile_max = frame.take<T>(kLanes);
-  w.factors = frame.take<T>(kDropoutKeys * kLanes);
-  w.seen = frame.take<std::uint8_t>(kLanes);
+  w.qt = frame.template take<T>(a.d_head * kLanes);
+  w.s = frame.template take<T>(kTileK * kLanes);
+  w.k_rows = frame.template take<T>(kTileK * a.d_head);
+  w.v_rows = frame.template take<T>(kTileK * a.d_v);
+  w.v_finite = frame.template take<T>(kTileK * a.d_v);
+  w.rows = frame.template take<T>(2 * kLanes * kTileK);
+  w.bias = frame.template take<T>(kTileK * kLanes);
+  w.decay = frame.template take<T>(kLanes);
+  w.base = frame.template take<T>(kLanes);
+  w.tile_max = frame.template take<T>(kLanes);
+  w.factors = frame.template take<T>(kDropoutKeys * kLanes);
+  w.seen = frame.template take<std::uint8_t>(kLanes);
   const size_t n = n_states(a.T_k);
-  w.states = frame.take<State<T>>(n);
-  for (size_t i = 0; i < n; ++i)
-    w.states[i] = {frame.take<T>(a.d_v * kLanes), frame.take<T>(kLanes), frame.take<T>(kLanes),
-                   false};
+  w.states = frame.template take<State<T>>(n);
+  for (size_t i = 0; i < n; ++i) {
+    T* o = frame.template take<T>(a.d_v * kLanes);
+    T* m = frame.template take<T>(kLanes);
+    T* l = frame.template take<T>(kLanes);
+    if (w.states != nullptr) w.states[i] = {o, m, l, false};
+  }
   return w;
 }
 
@@ -305,6 +309,15 @@ void forward(const FlashForwardArgs& a) {
   });
 }
 
+size_t flash_forward_scratch_on_target(const FlashForwardArgs& a) {
+  runtime::ScratchSize size;
+  if (a.dtype == DType::f64)
+    take_workspace<double>(a, size);
+  else
+    take_workspace<float>(a, size);
+  return size.bytes();
+}
+
 void flash_forward_on_target(const FlashForwardArgs& a) {
   if (a.dtype == DType::f64)
     forward<double>(a);
@@ -319,9 +332,14 @@ HWY_AFTER_NAMESPACE();
 namespace headwise::kernels {
 
 HWY_EXPORT(flash_forward_on_target);
+HWY_EXPORT(flash_forward_scratch_on_target);
 
 // One block on AVX-512, a few elsewhere: small enough to share out, large enough for a task.
 std::size_t flash_forward_block(DType) { return 64; }
+
+std::size_t flash_forward_scratch(const FlashForwardArgs& args) {
+  return HWY_DYNAMIC_DISPATCH(flash_forward_scratch_on_target)(args);
+}
 
 void flash_forward(const FlashForwardArgs& args) {
   if (args.n_q != 0) HWY_DYNAMIC_DISPATCH(flash_forward_on_target)(args);

@@ -24,6 +24,9 @@ struct FlashForwardArgs {
 // How many queries a call should be given on the active instruction set; any n_q works.
 std::size_t flash_forward_block(DType dtype);
 
+// Bytes of working memory that a call takes on the active instruction set.
+std::size_t flash_forward_scratch(const FlashForwardArgs& args);
+
 void flash_forward(const FlashForwardArgs& args);
 
 }  // namespace headwise::kernels

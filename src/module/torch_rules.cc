@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "attention/kernel_choice.h"
 #include "core/check.h"
 #include "core/checked.h"
 #include "kernels/isa.h"
@@ -201,6 +202,7 @@ void set_masks(const MultiheadAttentionOptions& module, const Sizes& sizes,
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
                 const NamedView (&inputs)[3], const ForwardOptions& options) {
   kernels::require_valid_isa();
+  attention::require_valid_kernel();
   Call call;
   check_inputs(module, sizes, inputs, call);
   call.n_appended = (module.add_bias_kv ? 1u : 0u) + (module.add_zero_attn ? 1u : 0u);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/checked.h"
-#include "headwise/buffer.h"
 
 namespace headwise::runtime {
 namespace {
@@ -15,6 +14,8 @@ struct Arena {
   std::vector<Buffer> blocks;
   std::size_t block = 0;  // the one being filled
   std::size_t used = 0;   // bytes of it
+  std::size_t held = 0;   // bytes of all frames
+  std::size_t peak = 0;
 };
 
 constexpr std::size_t kFirstBlock = std::size_t{1} << 18;
@@ -27,12 +28,13 @@ Arena& arena() {
 
 }  // namespace
 
-ScratchFrame::ScratchFrame() : block_(arena().block), used_(arena().used) {}
+ScratchFrame::ScratchFrame() : block_(arena().block), used_(arena().used), held_(arena().held) {}
 
 ScratchFrame::~ScratchFrame() {
   Arena& a = arena();
   a.block = block_;
   a.used = used_;
+  a.held = held_;
   if (block_ == 0 && used_ == 0)  // the outermost frame
     std::erase_if(a.blocks, [](const Buffer& block) { return block.size() > kKept; });
 }
@@ -54,7 +56,12 @@ void* ScratchFrame::take_bytes(std::size_t n, std::size_t element_size) {
   }
   void* p = a.blocks[a.block].data() + a.used;
   a.used += bytes;
+  a.held += bytes;
+  a.peak = std::max(a.peak, a.held);
   return p;
 }
+
+std::size_t scratch_peak() { return arena().peak; }
+void reset_scratch_peak() { arena().peak = arena().held; }
 
 }  // namespace headwise::runtime

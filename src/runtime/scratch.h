@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "headwise/buffer.h"
+
 namespace headwise::runtime {
 
 // Memory taken through a frame is valid until the frame ends; frames of one thread nest.
@@ -27,6 +29,26 @@ class ScratchFrame {
 
   std::size_t block_;  // where the frame began
   std::size_t used_;
+  std::size_t held_;
 };
+
+// Adds up what a frame would hand out for the same calls; its pointers are null.
+class ScratchSize {
+ public:
+  template <typename T>
+  T* take(std::size_t n) {
+    bytes_ += (n * sizeof(T) + Buffer::kAlignment - 1) & ~(Buffer::kAlignment - 1);
+    return nullptr;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+// The most bytes that frames of this thread have held at once since it was last reset. Tests
+// compare it with what a plan says.
+std::size_t scratch_peak();
+void reset_scratch_peak();
 
 }  // namespace headwise::runtime

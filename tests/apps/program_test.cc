@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "gtest/gtest.h"
 #include "headwise/version.h"
+#include "nlohmann/json.hpp"
 #include "support/cli.h"
 #include "support/process.h"
 
@@ -42,6 +43,16 @@ TEST(Program, UsageErrorsAreOneLineAndExitCode2) {
       {"info", "--threads", "99999999999999999999999"},
       {"info", "--threads", "1", "--threads", "2"},
       {"info", "--isa", "mmx"},
+      {"info", "--kernel", "thunder"},
+      {"info", "--explain"},
+      {"info", "--explain", "1,2,3"},
+      {"info", "--explain", "1,2,3,4,x"},
+      {"info", "--explain", "1,2,3,4,5,6,7"},
+      {"info", "--explain", "1,2,3,4,99999999999999999999"},
+      {"info", "--explain", "1,2,3,4,5", "--kv-heads", "3"},
+      {"info", "--explain", "1,2,3,4,5", "--dtype", "int8"},
+      {"info", "--explain", "1,2,3,4,5", "--bottom-right"},
+      {"info", "--causal"},
       {"inspect"},
       {"inspect", ""},
       {"inspect", "a", "b"},
@@ -74,12 +85,27 @@ TEST(Program, LeadingZerosAreDecimal) {
   EXPECT_EQ(run_cli({"info", "--threads", "1"}).code, kSuccess);
 }
 
-TEST(Program, AWrongIsaInTheEnvironmentIsReported) {
-  ::setenv("HEADWISE_ISA", "mmx", 1);
-  const auto result = run_process(HEADWISE_PROGRAM, {"info"});
-  ::unsetenv("HEADWISE_ISA");
-  EXPECT_EQ(result.code, kInputError);
-  expect_one_line(result.err);
+TEST(Program, AWrongIsaOrKernelInTheEnvironmentIsReported) {
+  for (const char* variable : {"HEADWISE_ISA", "HEADWISE_KERNEL"}) {
+    const char* before = std::getenv(variable);
+    const std::string kept = before == nullptr ? "" : before;
+    ::setenv(variable, "mmx", 1);
+    const auto result = run_process(HEADWISE_PROGRAM, {"info"});
+    ::setenv(variable, kept.c_str(), 1);
+    EXPECT_EQ(result.code, kInputError);
+    expect_one_line(result.err);
+  }
+}
+
+TEST(Program, InfoExplainsACall) {
+  const auto text = run_cli({"info", "--explain", "1,8,1024,1024,64", "--causal"});
+  EXPECT_EQ(text.code, kSuccess);
+  EXPECT_NE(text.out.find("kernel            flash: "), std::string::npos) << text.out;
+  const auto json = nlohmann::json::parse(
+      run_cli({"info", "--explain", "2,8,5,7,16,4", "--kv-heads", "2", "--json"}).out)["explain"];
+  EXPECT_EQ(json["flops"], 2.0 * (16 + 4) * 2 * 8 * 5 * 7);
+  EXPECT_EQ(json["bytes"], 4.0 * (2 * 8 * 5 * (16 + 4) + 2 * 2 * 7 * (16 + 4)));
+  EXPECT_GT(json["scratch_bytes"], 0);
 }
 
 TEST(Program, RunsAsAProcess) {

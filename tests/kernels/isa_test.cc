@@ -1,9 +1,6 @@
 // Choosing an instruction set by the API and by HEADWISE_ISA.
 #include "kernels/isa.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <string>
 
@@ -11,6 +8,7 @@
 #include "headwise/attention.h"
 #include "headwise/error.h"
 #include "headwise/runtime.h"
+#include "support/environment.h"
 #include "support/isas.h"
 
 namespace headwise {
@@ -38,30 +36,19 @@ TEST(Isa, UnknownNameIsAnErrorThatListsTheChoices) {
   }
 }
 
-// The variable is read when the program starts, so each value needs a program of its own: this one
-// again, which runs the test below only.
-int run_with_environment(const char* value) {
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("HEADWISE_ISA", value, 1);
-    setenv("HEADWISE_ISA_EXPECTED", value, 1);
-    execl("/proc/self/exe", "isa_child", "--gtest_filter=IsaChild.*", "--gtest_brief=1",
-          "--gtest_also_run_disabled_tests", nullptr);
-    _exit(127);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+// The variable is read when the program starts, so each value needs a program of its own.
+int run_with_environment(const std::string& value) {
+  return test::run_again_with("HEADWISE_ISA", value, "IsaChild.*");
 }
 
 TEST(Isa, EnvironmentTakesEffect) {
   for (const std::string& name : available_isas())
-    EXPECT_EQ(run_with_environment(name.c_str()), 0) << name;
+    EXPECT_EQ(run_with_environment(name), 0) << name;
   EXPECT_EQ(run_with_environment("pentium"), 0);
 }
 
 TEST(IsaChild, DISABLED_HasWhatTheEnvironmentAskedFor) {
-  const std::string expected = std::getenv("HEADWISE_ISA_EXPECTED");
+  const std::string expected = std::getenv("HEADWISE_ISA");
   if (expected == "pentium") {
     EXPECT_THROW(kernels::require_valid_isa(), ArgumentError);
     EXPECT_THROW(isa(), ArgumentError);

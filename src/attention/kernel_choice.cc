@@ -1,0 +1,101 @@
+#include "attention/kernel_choice.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "headwise/plan.h"
+
+namespace headwise {
+namespace {
+
+using attention::Kernel;
+
+struct KernelEntry {
+  Kernel kernel;
+  const char* name;
+  bool (*on_this_cpu)();
+  bool (*can_compute)(const attention::Problem&);
+};
+
+constexpr KernelEntry kKernels[] = {
+    {Kernel::flash, "flash", [] { return true; }, [](const attention::Problem&) { return true; }},
+};
+
+constexpr int kAuto = -1, kUnknown = -2;
+std::atomic<int> asked_for{kAuto};  // an index into kKernels, or one of the above
+
+int index_of(std::string_view name) {
+  if (name == "auto") return kAuto;
+  int i = 0;
+  for (const KernelEntry& entry : kKernels) {
+    if (name == entry.name && entry.on_this_cpu()) return i;
+    ++i;
+  }
+  return kUnknown;
+}
+
+std::string environment() {
+  const char* name = std::getenv("HEADWISE_KERNEL");
+  return name == nullptr || *name == '\0' ? "auto" : name;
+}
+
+const bool chosen_from_environment = [] {
+  asked_for.store(index_of(environment()));
+  return true;
+}();
+
+[[noreturn]] void throw_unknown(const char* argument, std::string_view name) {
+  std::string choices = "auto";
+  for (const std::string& kernel : available_kernels()) choices += ", " + kernel;
+  core::throw_argument(argument, "\"" + std::string(name.substr(0, 40)) + "\"",
+                       "one of " + choices);
+}
+
+}  // namespace
+
+namespace attention {
+
+const char* name_of(Kernel kernel) {
+  for (const KernelEntry& entry : kKernels)
+    if (entry.kernel == kernel) return entry.name;
+  return "";
+}
+
+KernelChoice choose_kernel(const Problem& p) {
+  const int asked = asked_for.load(std::memory_order_relaxed);
+  if (asked >= 0 && kKernels[asked].can_compute(p))
+    return {kKernels[asked].kernel, "asked for by set_kernel or HEADWISE_KERNEL"};
+  return {Kernel::flash, "computes every call"};
+}
+
+void require_valid_kernel() {
+  if (asked_for.load(std::memory_order_relaxed) == kUnknown)
+    throw_unknown("HEADWISE_KERNEL", environment());
+}
+
+}  // namespace attention
+
+std::vector<std::string> available_kernels() {
+  std::vector<std::string> names;
+  for (const KernelEntry& entry : kKernels)
+    if (entry.on_this_cpu()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::string kernel() {
+  attention::require_valid_kernel();
+  const int asked = asked_for.load(std::memory_order_relaxed);
+  return asked < 0 ? "auto" : kKernels[asked].name;
+}
+
+void set_kernel(std::string_view name) {
+  const int index = index_of(name);
+  if (index == kUnknown) throw_unknown("kernel", name);
+  asked_for.store(index);
+}
+
+}  // namespace headwise

@@ -1,0 +1,28 @@
+// Which kernel computes a call: the only place that decides. Sizes, dtype and CPU decide, never the
+// batch or the number of threads, for the kernels' bits differ.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/problem.h"
+
+namespace headwise::attention {
+
+enum class Kernel : std::uint8_t {
+  flash,  // blocks of queries against all their keys, online softmax
+};
+
+struct KernelChoice {
+  Kernel kernel;
+  const char* reason;
+};
+
+KernelChoice choose_kernel(const Problem& problem);
+
+const char* name_of(Kernel kernel);
+
+// Throws ArgumentError when HEADWISE_KERNEL names no kernel of this CPU and set_kernel has not been
+// called since; costs one load.
+void require_valid_kernel();
+
+}  // namespace headwise::attention

@@ -1,0 +1,28 @@
+// A test that needs an environment variable of its own from the program's start.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace headwise::test {
+
+// Runs this program again with the variable set, and only the tests of the filter, disabled ones
+// too. Returns its exit code, -1 if it had none.
+inline int run_again_with(const std::string& variable, const std::string& value,
+                          const std::string& filter) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv(variable.c_str(), value.c_str(), 1);
+    execl("/proc/self/exe", "child", ("--gtest_filter=" + filter).c_str(), "--gtest_brief=1",
+          "--gtest_also_run_disabled_tests", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace headwise::test
