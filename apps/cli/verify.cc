@@ -1,10 +1,12 @@
 #include "cli/verify.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "CLI/CLI.hpp"
 #include "cli/verify_kernels.h"
+#include "headwise/plan.h"
 #include "headwise/runtime.h"
 #include "nlohmann/json.hpp"
 
@@ -27,25 +29,33 @@ struct VerifyOptions {
   bool json = false;
 };
 
-// Restores the instruction set that the caller had chosen.
-class KeepIsa {
+// Restores the instruction set and the kernel that the caller had chosen.
+class KeepChoices {
  public:
-  KeepIsa() : before_(isa()) {}
-  ~KeepIsa() { set_isa(before_); }
-  KeepIsa(const KeepIsa&) = delete;
-  KeepIsa& operator=(const KeepIsa&) = delete;
+  KeepChoices() : isa_(isa()), kernel_(kernel()) {}
+  ~KeepChoices() {
+    set_isa(isa_);
+    set_kernel(kernel_);
+  }
+  KeepChoices(const KeepChoices&) = delete;
+  KeepChoices& operator=(const KeepChoices&) = delete;
 
  private:
-  std::string before_;
+  std::string isa_, kernel_;
 };
 
 bool has_fma(const std::string& name) { return name != "sse4" && name != "scalar"; }
 
-std::vector<KernelReport> verify_all(const std::vector<std::string>& isas, std::uint64_t seed) {
+std::vector<KernelReport> verify_all(const std::vector<std::string>& isas,
+                                     const std::vector<std::string>& kernels, std::uint64_t seed) {
   std::vector<KernelReport> reports;
-  for (const auto check : {verify_heads, verify_matmul})
-    for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
-      for (KernelReport& report : check(dtype, isas, seed)) reports.push_back(std::move(report));
+  const auto add = [&](std::vector<KernelReport> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(reports));
+  };
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    for (const std::string& name : kernels) add(verify_attention(dtype, name, isas, seed));
+    add(verify_matmul(dtype, isas, seed));
+  }
   std::stable_sort(reports.begin(), reports.end(),
                    [](const auto& a, const auto& b) { return a.kernel < b.kernel; });
   return reports;
@@ -88,11 +98,14 @@ void print_as_json(const std::vector<KernelReport>& reports, bool bits, bool ok,
 }
 
 int verify(const VerifyOptions& options, std::ostream& out) {
-  const KeepIsa keep;
+  const KeepChoices keep;
   apply(options.runtime);
   const auto isas =
       options.runtime.isa.empty() ? available_isas() : std::vector<std::string>{isa()};
-  const std::vector<KernelReport> reports = verify_all(isas, options.seed);
+  const auto kernels = options.runtime.kernel.empty() || options.runtime.kernel == "auto"
+                           ? available_kernels()
+                           : std::vector<std::string>{options.runtime.kernel};
+  const std::vector<KernelReport> reports = verify_all(isas, kernels, options.seed);
   const bool bits = same_bits(reports);
   const bool ok = bits && std::all_of(reports.begin(), reports.end(),
                                       [](const KernelReport& r) { return r.tally.ok; });

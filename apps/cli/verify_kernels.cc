@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
+#include "headwise/attention.h"
+#include "headwise/plan.h"
 #include "headwise/random.h"
 #include "headwise/runtime.h"
-#include "kernels/attention_weights.h"
-#include "kernels/flash_forward.h"
 #include "kernels/matmul.h"
 #include "support/epsilon.h"
 #include "support/reference.h"
@@ -15,25 +16,24 @@
 namespace headwise::cli {
 namespace {
 
-using Kind = kernels::MaskMatrix::Kind;
-
 struct HeadCase {
   std::size_t T_q, T_k, d_head, d_v;
-  std::ptrdiff_t diagonal = kernels::kNoDiagonal;
-  Kind mask = Kind::none;
+  std::optional<CausalAlign> causal = std::nullopt;
+  std::optional<Mask::Kind> mask = std::nullopt;
   double dropout = 0.0;
 };
 
-// One key; sizes beside each block; both masks; several leaves; rows that see no key.
+// One key; sizes beside each block; every mask; several leaves; rows that see no key.
 constexpr HeadCase kHeadCases[] = {
     {1, 1, 1, 1},
     {17, 65, 7, 5},
-    {65, 130, 64, 33, 0},
-    {5, 600, 40, 40, kernels::kNoDiagonal, Kind::keep},
-    {33, 513, 16, 16, kernels::kNoDiagonal, Kind::bias},
-    {64, 64, 128, 64, kernels::kNoDiagonal, Kind::none, 0.1},
+    {65, 130, 64, 33, CausalAlign::top_left},
+    {5, 600, 40, 40, std::nullopt, Mask::Kind::keep},
+    {33, 513, 16, 16, std::nullopt, Mask::Kind::bias},
+    {64, 64, 128, 64, std::nullopt, std::nullopt, 0.1},
     {3, 1100, 32, 8},
-    {70, 66, 8, 8, -3, Kind::ignore, 0.5},
+    {1, 1100, 33, 65, std::nullopt, Mask::Kind::ignore},
+    {70, 66, 8, 8, CausalAlign::bottom_right, Mask::Kind::ignore, 0.5},
 };
 
 struct ProductCase {
@@ -54,19 +54,11 @@ double value_at(const Tensor& x, std::size_t i) {
   return test::element(x.view().data, x.dtype(), static_cast<std::ptrdiff_t>(i));
 }
 
-kernels::ConstMatrix input_rows(const Tensor& x) {
-  return {x.view().data, static_cast<std::ptrdiff_t>(x.shape()[1]), 1};
-}
-
-kernels::Matrix output_rows(Tensor& x) {
-  return {x.view().data, static_cast<std::ptrdiff_t>(x.shape()[1]), 1};
-}
-
 void append_bytes(std::string& bytes, const Tensor& x) {
   bytes.append(static_cast<const char*>(x.view().data), x.size() * size_of(x.dtype()));
 }
 
-// One head's inputs and, when run, what the kernels made of them.
+// One head's inputs and, when run, what a kernel made of them.
 class Head {
  public:
   Head(const HeadCase& c, DType dtype, Generator& generator)
@@ -75,86 +67,89 @@ class Head {
         v_(randn({c.T_k, c.d_v}, generator, dtype)),
         mask_(make_mask(c, dtype, generator)),
         o_(dtype, {c.T_q, c.d_v}),
-        w_(dtype, {c.T_q, c.T_k}),
-        row_max_(arithmetic(dtype), {c.T_q}),
-        row_sum_(arithmetic(dtype), {c.T_q}) {
-    args_.dtype = dtype;
-    args_.q = input_rows(q_);
-    args_.k = input_rows(k_);
-    args_.v = input_rows(v_);
-    args_.o = output_rows(o_);
-    args_.row_max = row_max_.view().data;
-    args_.row_sum = row_sum_.view().data;
-    args_.T_q = args_.n_q = c.T_q;
-    args_.T_k = c.T_k;
-    args_.d_head = c.d_head;
-    args_.d_v = c.d_v;
-    args_.terms.scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
-    args_.terms.diagonal = c.diagonal;
-    if (c.mask != Kind::none)
-      args_.terms.masks[0] = {c.mask, mask_.dtype(), mask_.view().data,
-                              static_cast<std::ptrdiff_t>(c.T_k), 1};
-    args_.dropout = {c.dropout, 1, 2};
+        w_(dtype, {c.T_q, c.T_k}) {
+    options_.causal = c.causal;
+    if (c.mask == Mask::Kind::keep) options_.mask = Mask::keep(mask_);
+    if (c.mask == Mask::Kind::ignore) options_.mask = Mask::ignore(mask_);
+    if (c.mask == Mask::Kind::bias) options_.mask = Mask::bias(mask_);
+    options_.dropout_p = c.dropout;
+    options_.dropout_seed = 1;
   }
   Head(const Head&) = delete;
   Head& operator=(const Head&) = delete;
 
-  const kernels::FlashForwardArgs& args() const { return args_; }
+  DType dtype() const { return q_.dtype(); }
   const Tensor& output() const { return o_; }
   const Tensor& weights() const { return w_; }
+  AttentionPlan plan() const { return explain_attention(q_, k_, v_, options_); }
 
   void run() {
-    kernels::FlashForwardArgs a = args_;
-    const std::size_t block = kernels::flash_forward_block(a.dtype);
-    for (a.t0 = 0; a.t0 < a.T_q; a.t0 += block) {
-      a.n_q = std::min(block, a.T_q - a.t0);
-      kernels::flash_forward(a);
-    }
-    const kernels::WeightsHead head{args_.q,       args_.k,     args_.row_max,
-                                    args_.row_sum, args_.terms, args_.dropout};
-    kernels::AttentionWeightsArgs w;
-    w.dtype = args_.dtype;
-    w.heads = &head;
-    w.w = output_rows(w_);
-    w.T_q = w.n_q = args_.T_q;
-    w.T_k = args_.T_k;
-    w.d_head = args_.d_head;
-    kernels::attention_weights(w);
+    AttentionExtras extras;
+    extras.weights = w_.view();
+    scaled_dot_product_attention(q_, k_, v_, options_, o_.view(), extras);
+  }
+
+  test::ReferenceResult reference() const {
+    test::ReferenceHead head;
+    head.T_q = q_.shape()[0];
+    head.T_k = k_.shape()[0];
+    head.d_head = q_.shape()[1];
+    head.d_v = v_.shape()[1];
+    head.q = [&](std::size_t t, std::size_t i) { return value_at(q_, t * head.d_head + i); };
+    head.k = [&](std::size_t j, std::size_t i) { return value_at(k_, j * head.d_head + i); };
+    head.v = [&](std::size_t j, std::size_t i) { return value_at(v_, j * head.d_v + i); };
+    head.bias = [&](std::size_t t, std::size_t j) { return term(t, j); };
+    head.scale = 1.0 / std::sqrt(static_cast<double>(head.d_head));
+    head.dropout = {options_.dropout_p, options_.dropout_seed, 0};
+    return test::reference_attention(head);
+  }
+
+  // A score is off by about unit * sqrt(d_head) of its terms and a weight by as much of itself; a
+  // sum over T_k keys adds unit * sqrt(T_k).
+  double tolerance() const {
+    return 4 * test::epsilon(arithmetic(dtype())) *
+           std::sqrt(static_cast<double>(k_.shape()[0] + q_.shape()[1]) + 16);
   }
 
  private:
   static Tensor make_mask(const HeadCase& c, DType dtype, Generator& generator) {
-    if (c.mask == Kind::bias) return randn({c.T_q, c.T_k}, generator, dtype);
+    if (c.mask == Mask::Kind::bias) return randn({c.T_q, c.T_k}, generator, dtype);
     Tensor mask(DType::boolean, {c.T_q, c.T_k});
     for (std::size_t i = 0; i < mask.size(); ++i)
       static_cast<std::uint8_t*>(mask.view().data)[i] = generator.next_u32() % 3 == 0;
     return mask;
   }
 
-  Tensor q_, k_, v_, mask_, o_, w_, row_max_, row_sum_;
-  kernels::FlashForwardArgs args_;
+  // What causal and the mask add to score (t, j).
+  double term(std::size_t t, std::size_t j) const {
+    const std::size_t T_q = q_.shape()[0], T_k = k_.shape()[0];
+    if (options_.causal == CausalAlign::top_left && j > t) return -test::kInfinity;
+    if (options_.causal == CausalAlign::bottom_right && j + T_q > t + T_k) return -test::kInfinity;
+    if (!options_.mask) return 0.0;
+    const double x = value_at(mask_, t * T_k + j);
+    const Mask::Kind kind = options_.mask->kind();
+    if (kind == Mask::Kind::bias) return x;
+    return (x != 0) == (kind == Mask::Kind::keep) ? 0.0 : -test::kInfinity;
+  }
+
+  Tensor q_, k_, v_, mask_, o_, w_;
+  AttentionOptions options_;
 };
 
-// A score is off by about unit * sqrt(d_head) of its terms and a weight by as much of itself; a
-// sum over T_k keys adds unit * sqrt(T_k).
-double tolerance(const kernels::FlashForwardArgs& a) {
-  return 4 * test::epsilon(arithmetic(a.dtype)) *
-         std::sqrt(static_cast<double>(a.T_k + a.d_head) + 16);
+void compare_output(const Head& head, const test::ReferenceResult& expected, Tally& tally) {
+  for (std::size_t i = 0; i < expected.o.size(); ++i)
+    tally.add(value_at(head.output(), i), expected.o[i],
+              head.tolerance() * expected.magnitude[i] + last_rounding(head.dtype(), expected.o[i]),
+              expected.magnitude[i]);
+  ++tally.n_cases;
 }
 
-void compare(const Head& head, const test::ReferenceResult& expected, Tally& output,
-             Tally& weights) {
-  const DType dtype = head.args().dtype;
-  const double tol = tolerance(head.args());
-  for (std::size_t i = 0; i < expected.o.size(); ++i)
-    output.add(value_at(head.output(), i), expected.o[i],
-               tol * expected.magnitude[i] + last_rounding(dtype, expected.o[i]),
-               expected.magnitude[i]);
+void compare_weights(const Head& head, const test::ReferenceResult& expected, Tally& tally) {
   for (std::size_t i = 0; i < expected.p.size(); ++i)
-    weights.add(value_at(head.weights(), i), expected.p[i],
-                2 * tol * expected.p[i] + last_rounding(dtype, expected.p[i]), expected.p[i]);
-  ++output.n_cases;
-  ++weights.n_cases;
+    tally.add(value_at(head.weights(), i), expected.p[i],
+              2 * head.tolerance() * expected.p[i] + last_rounding(head.dtype(), expected.p[i]),
+              expected.p[i]);
+  ++tally.n_cases;
 }
 
 class Product {
@@ -220,26 +215,32 @@ void Tally::add(double found, double expected, double allowed, double scale) {
   ok = ok && share <= 1;
 }
 
-std::vector<KernelReport> verify_heads(DType dtype, const std::vector<std::string>& isas,
-                                       std::uint64_t seed) {
+std::vector<KernelReport> verify_attention(DType dtype, const std::string& kernel,
+                                           const std::vector<std::string>& isas,
+                                           std::uint64_t seed) {
+  set_kernel(kernel);
   std::vector<KernelReport> outputs, weights;
   for (const std::string& name : isas) {
-    outputs.push_back({"flash_forward", name, dtype, {}, {}});
+    outputs.push_back({kernel, name, dtype, {}, {}});
     weights.push_back({"attention_weights", name, dtype, {}, {}});
   }
   Generator generator(seed);
   for (const HeadCase& c : kHeadCases) {
     Head head(c, dtype, generator);
-    const auto expected = test::reference_attention(test::reference_of(head.args()));
+    if (head.plan().kernel != kernel) return {};  // not for this dtype
+    const auto expected = head.reference();
     for (std::size_t i = 0; i < isas.size(); ++i) {
       set_isa(isas[i]);
       head.run();
-      compare(head, expected, outputs[i].tally, weights[i].tally);
+      compare_output(head, expected, outputs[i].tally);
+      compare_weights(head, expected, weights[i].tally);
       append_bytes(outputs[i].bytes, head.output());
       append_bytes(weights[i].bytes, head.weights());
     }
   }
-  outputs.insert(outputs.end(), weights.begin(), weights.end());
+  // The weights follow from the kernel's row max and row sum; one kernel's are enough.
+  if (kernel == available_kernels().front())
+    outputs.insert(outputs.end(), weights.begin(), weights.end());
   return outputs;
 }
 

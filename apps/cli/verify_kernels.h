@@ -31,9 +31,11 @@ struct KernelReport {
   std::string bytes;  // all results, to compare instruction sets
 };
 
-// One report per kernel and instruction set. Leaves the last one chosen.
-std::vector<KernelReport> verify_heads(DType dtype, const std::vector<std::string>& isas,
-                                       std::uint64_t seed);
+// One report per instruction set; none when the kernel does not compute this dtype. Leaves the last
+// instruction set and the kernel chosen.
+std::vector<KernelReport> verify_attention(DType dtype, const std::string& kernel,
+                                           const std::vector<std::string>& isas,
+                                           std::uint64_t seed);
 std::vector<KernelReport> verify_matmul(DType dtype, const std::vector<std::string>& isas,
                                         std::uint64_t seed);
 
