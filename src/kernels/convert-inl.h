@@ -20,6 +20,14 @@ HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Both give the same bits as the integers below, payloads of NaN aside. The bf16 instruction does
+// not: it takes subnormal numbers for 0.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+inline constexpr bool kF16Instructions = true;
+#else
+inline constexpr bool kF16Instructions = false;
+#endif
+
 // N elements as f32. In integers, because Highway's own emulation of binary16 differs by target.
 template <class D>
 HWY_INLINE hn::Vec<D> load_bf16(D d, const std::uint16_t* from) {
@@ -33,6 +41,10 @@ HWY_INLINE hn::Vec<D> load_f16(D d, const std::uint16_t* from) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<std::uint16_t, D> d16;
+  if constexpr (kF16Instructions) {
+    const hn::Rebind<hwy::float16_t, D> df16;
+    return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(d16, from)));
+  }
   const auto bits = hn::PromoteTo(du, hn::LoadU(d16, from));
   const auto size = hn::And(bits, hn::Set(du, 0x7fffu));
   const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, size));
@@ -53,7 +65,10 @@ HWY_INLINE void store_bf16([[maybe_unused]] D d, hn::Vec<D> x, std::uint16_t* to
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
   const auto rounded = hn::ShiftRight<16>(hn::Add(u, hn::Add(odd, hn::Set(du, 0x7fffu))));
   const auto nan = hn::Or(hn::ShiftRight<16>(u), hn::Set(du, 0x40u));
-  const auto bits = hn::IfThenElse(hn::RebindMask(du, hn::Ne(x, x)), nan, rounded);
+  // Not Ne(x, x): Highway's is ordered on AVX2 and AVX-512, false for NaN.
+  const auto size = hn::BitCast(di, hn::And(u, hn::Set(du, 0x7fffffffu)));
+  const auto is_nan = hn::RebindMask(du, hn::Gt(size, hn::Set(di, 0x7f800000)));
+  const auto bits = hn::IfThenElse(is_nan, nan, rounded);
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bits)), d16, to);
 }
 
@@ -62,6 +77,11 @@ HWY_INLINE void store_f16(D d, hn::Vec<D> x, std::uint16_t* to) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<std::uint16_t, D> d16;
+  if constexpr (kF16Instructions) {
+    const hn::Rebind<hwy::float16_t, D> df16;
+    hn::StoreU(hn::BitCast(d16, hn::DemoteTo(df16, x)), d16, to);
+    return;
+  }
   const auto u = hn::BitCast(du, x);
   const auto size = hn::And(u, hn::Set(du, 0x7fffffffu));
   const auto sign = hn::ShiftRight<16>(hn::Xor(u, size));
@@ -121,44 +141,57 @@ HWY_INLINE void* advance(void* p, DType dtype, std::ptrdiff_t elements) {
   return static_cast<char*>(p) + elements * static_cast<std::ptrdiff_t>(size_of(dtype));
 }
 
+// convert(i) for vectors of N elements that cover [0, n); the last may overlap the one before.
+// False if there are fewer than N.
+template <class Convert>
+HWY_INLINE bool cover(size_t n, size_t N, Convert&& convert) {
+  if (n < N) return false;
+  size_t i = 0;
+  for (; i + N <= n; i += N) convert(i);
+  if (i != n) convert(n - N);
+  return true;
+}
+
 // to[i] = from[i * stride] for i < n.
 template <typename T>
 void widen_row(const void* from, DType dtype, std::ptrdiff_t stride, size_t n, T* to) {
-  size_t i = 0;
   if (stride == 1 && dtype_of_v<T> == dtype) {
     if (n != 0) std::memcpy(to, from, n * sizeof(T));
     return;
   }
   if constexpr (std::is_same_v<T, float>) {
     const hn::ScalableTag<float> d;
-    const size_t N = hn::Lanes(d);
     const auto* from16 = static_cast<const std::uint16_t*>(from);
-    if (stride == 1 && dtype == DType::bf16)
-      for (; i + N <= n; i += N) hn::StoreU(load_bf16(d, from16 + i), d, to + i);
-    if (stride == 1 && dtype == DType::f16)
-      for (; i + N <= n; i += N) hn::StoreU(load_f16(d, from16 + i), d, to + i);
+    if (stride == 1 && dtype == DType::bf16 &&
+        cover(n, hn::Lanes(d), [&](size_t i) { hn::StoreU(load_bf16(d, from16 + i), d, to + i); }))
+      return;
+    if (stride == 1 && dtype == DType::f16 &&
+        cover(n, hn::Lanes(d), [&](size_t i) { hn::StoreU(load_f16(d, from16 + i), d, to + i); }))
+      return;
   }
-  for (; i < n; ++i) to[i] = load_element<T>(from, dtype, static_cast<std::ptrdiff_t>(i) * stride);
+  for (size_t i = 0; i < n; ++i)
+    to[i] = load_element<T>(from, dtype, static_cast<std::ptrdiff_t>(i) * stride);
 }
 
 // to[i * stride] = from[i] for i < n.
 template <typename T>
 void narrow_row(const T* from, size_t n, void* to, DType dtype, std::ptrdiff_t stride) {
-  size_t i = 0;
   if (stride == 1 && dtype_of_v<T> == dtype) {
     if (n != 0) std::memcpy(to, from, n * sizeof(T));
     return;
   }
   if constexpr (std::is_same_v<T, float>) {
     const hn::ScalableTag<float> d;
-    const size_t N = hn::Lanes(d);
     auto* to16 = static_cast<std::uint16_t*>(to);
-    if (stride == 1 && dtype == DType::bf16)
-      for (; i + N <= n; i += N) store_bf16(d, hn::LoadU(d, from + i), to16 + i);
-    if (stride == 1 && dtype == DType::f16)
-      for (; i + N <= n; i += N) store_f16(d, hn::LoadU(d, from + i), to16 + i);
+    if (stride == 1 && dtype == DType::bf16 &&
+        cover(n, hn::Lanes(d), [&](size_t i) { store_bf16(d, hn::LoadU(d, from + i), to16 + i); }))
+      return;
+    if (stride == 1 && dtype == DType::f16 &&
+        cover(n, hn::Lanes(d), [&](size_t i) { store_f16(d, hn::LoadU(d, from + i), to16 + i); }))
+      return;
   }
-  for (; i < n; ++i) store_element(from[i], to, dtype, static_cast<std::ptrdiff_t>(i) * stride);
+  for (size_t i = 0; i < n; ++i)
+    store_element(from[i], to, dtype, static_cast<std::ptrdiff_t>(i) * stride);
 }
 
 // Rows of T that can be read in place or have been copied.
