@@ -16,7 +16,7 @@ if(NOT OpenMP_CXX_FOUND)
   message(FATAL_ERROR "headwise needs OpenMP: g++ brings it; for clang, apt-get install libomp-dev")
 endif()
 
-if(HEADWISE_BUILD_APPS OR HEADWISE_BUILD_TESTS)
+if(HEADWISE_BUILD_APPS)
   find_package(CLI11 QUIET)
   headwise_require(CLI11 libcli11-dev)
   find_package(PkgConfig QUIET)
