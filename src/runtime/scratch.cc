@@ -7,61 +7,75 @@
 #include "core/checked.h"
 
 namespace headwise::runtime {
-namespace {
 
 // Blocks never move once handed out; a frame that ends leaves them for the next.
-struct Arena {
+struct ScratchArena {
+  ScratchTop top;
   std::vector<Buffer> blocks;
-  std::size_t block = 0;  // the one being filled
-  std::size_t used = 0;   // bytes of it
-  std::size_t held = 0;   // bytes of all frames
-  std::size_t peak = 0;
+  std::size_t depth = 0;   // of nested frames
+  std::size_t opened = 0;  // blocks that the outermost frame has come to
+  std::size_t peak = 0;    // most bytes held
+  int n_without = 0;       // outermost frames in a row that came to no large block
 };
 
-constexpr std::size_t kFirstBlock = std::size_t{1} << 18;
-constexpr std::size_t kKept = std::size_t{1} << 23;  // larger blocks are given back at the end
+namespace {
 
-Arena& arena() {
-  thread_local Arena a;
+constexpr std::size_t kFirstBlock = std::size_t{1} << 18;
+// Larger blocks are given back once so many calls in a row did without them: calls of one size
+// allocate nothing, and one large call among small ones does not hold its memory for ever.
+constexpr std::size_t kLarge = std::size_t{1} << 23;
+constexpr int kPatience = 16;
+
+ScratchArena& arena() {
+  thread_local ScratchArena a;
   return a;
+}
+
+bool is_large(const Buffer& block) { return block.size() > kLarge; }
+
+void give_large_blocks_back(ScratchArena& a) {
+  const auto end = a.blocks.begin() + static_cast<std::ptrdiff_t>(a.opened);
+  if (std::any_of(a.blocks.begin(), end, is_large)) {
+    a.n_without = 0;
+  } else if (++a.n_without >= kPatience) {
+    a.n_without = 0;
+    std::erase_if(a.blocks, is_large);
+  }
+  a.opened = 0;
 }
 
 }  // namespace
 
-ScratchFrame::ScratchFrame() : block_(arena().block), used_(arena().used), held_(arena().held) {}
+ScratchFrame::ScratchFrame() : arena_(arena()), top_(arena_.top), begin_(top_) { ++arena_.depth; }
 
 ScratchFrame::~ScratchFrame() {
-  Arena& a = arena();
-  a.block = block_;
-  a.used = used_;
-  a.held = held_;
-  if (block_ == 0 && used_ == 0)  // the outermost frame
-    std::erase_if(a.blocks, [](const Buffer& block) { return block.size() > kKept; });
+  arena_.peak = std::max(arena_.peak, top_.held);
+  top_ = begin_;
+  if (--arena_.depth == 0) give_large_blocks_back(arena_);
 }
 
-void* ScratchFrame::take_bytes(std::size_t n, std::size_t element_size) {
+void ScratchFrame::open_block(std::size_t n, std::size_t element_size) {
   const auto product = core::checked_mul(n, element_size);
   const auto padded = product ? core::checked_add(*product, Buffer::kAlignment - 1) : std::nullopt;
   if (!padded) throw std::bad_alloc();
   const std::size_t bytes = *padded & ~(Buffer::kAlignment - 1);
-  Arena& a = arena();
-  while (a.block < a.blocks.size() && a.blocks[a.block].size() - a.used < bytes) {
-    ++a.block;
-    a.used = 0;
+  std::vector<Buffer>& blocks = arena_.blocks;
+  std::size_t block = top_.next == nullptr ? 0 : top_.block + 1;  // null: none is open yet
+  while (block < blocks.size() && blocks[block].size() < bytes) ++block;
+  if (block == blocks.size()) {
+    const std::size_t last = blocks.empty() ? kFirstBlock / 2 : blocks.back().size();
+    blocks.emplace_back(std::max(bytes, std::min(last * 2, kLarge)));
   }
-  if (a.block == a.blocks.size()) {
-    const std::size_t last = a.blocks.empty() ? kFirstBlock / 2 : a.blocks.back().size();
-    a.blocks.emplace_back(std::max(bytes, std::min(last * 2, kKept)));
-    a.used = 0;
-  }
-  void* p = a.blocks[a.block].data() + a.used;
-  a.used += bytes;
-  a.held += bytes;
-  a.peak = std::max(a.peak, a.held);
-  return p;
+  arena_.opened = std::max(arena_.opened, block + 1);
+  top_.next = blocks[block].data();
+  top_.end = top_.next + blocks[block].size();
+  top_.block = block;
 }
 
-std::size_t scratch_peak() { return arena().peak; }
-void reset_scratch_peak() { arena().peak = arena().held; }
+std::size_t scratch_peak() {
+  const ScratchArena& a = arena();
+  return std::max(a.peak, a.top.held);
+}
+void reset_scratch_peak() { arena().peak = 0; }
 
 }  // namespace headwise::runtime

@@ -8,6 +8,15 @@
 
 namespace headwise::runtime {
 
+struct ScratchArena;  // the blocks of a thread
+
+// Where a thread's next piece comes from.
+struct ScratchTop {
+  std::byte *next = nullptr, *end = nullptr;  // what is left of the block being filled
+  std::size_t block = 0;                      // its number
+  std::size_t held = 0;                       // bytes handed out
+};
+
 // Memory taken through a frame is valid until the frame ends; frames of one thread nest.
 //   ScratchFrame frame;
 //   float* s = frame.take<float>(n);   // 64-byte aligned, not initialised
@@ -21,15 +30,22 @@ class ScratchFrame {
   template <typename T>
   T* take(std::size_t n) {
     static_assert(std::is_trivially_destructible_v<T>);
-    return static_cast<T*>(take_bytes(n, sizeof(T)));
+    // Blocks are whole lines: where n elements fit, they do so rounded up.
+    if (n > static_cast<std::size_t>(top_.end - top_.next) / sizeof(T))
+      open_block(n, sizeof(T));  // throws std::bad_alloc
+    const std::size_t bytes = (n * sizeof(T) + Buffer::kAlignment - 1) & ~(Buffer::kAlignment - 1);
+    T* p = reinterpret_cast<T*>(top_.next);
+    top_.next += bytes;
+    top_.held += bytes;
+    return p;
   }
 
  private:
-  void* take_bytes(std::size_t n, std::size_t element_size);  // throws std::bad_alloc
+  void open_block(std::size_t n, std::size_t element_size);
 
-  std::size_t block_;  // where the frame began
-  std::size_t used_;
-  std::size_t held_;
+  ScratchArena& arena_;
+  ScratchTop& top_;         // the arena's
+  const ScratchTop begin_;  // where the frame began
 };
 
 // Adds up what a frame would hand out for the same calls; its pointers are null.

@@ -49,21 +49,57 @@ std::size_t resident_pages() {
   return resident;
 }
 
-TEST(Scratch, LargeBlocksAreGivenBackWhereverTheyStand) {
+// Takes n bytes and writes them, as a call would.
+unsigned char* touch(std::size_t n) {
+  ScratchFrame frame;
+  unsigned char* p = frame.take<unsigned char>(n);
+  std::memset(p, 1, n);
+  return p;
+}
+
+TEST(Scratch, LargeBlocksStayWhileTheyAreUsedAndAreGivenBackLater) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer holds freed memory back";
 #endif
   constexpr std::size_t kLarge = std::size_t{64} << 20;
-  const std::size_t before = resident_pages();
+  const std::size_t before = resident_pages(), half = kLarge >> 13;
   std::thread([&] {  // a thread of its own: its first block is the large one
+    const unsigned char* p = touch(kLarge);
+    EXPECT_EQ(touch(kLarge), p);
+    EXPECT_GT(resident_pages(), before + half);
+    for (int n = 0; n < 5; ++n) touch(1000);
+    EXPECT_EQ(touch(kLarge), p) << "small calls between large ones";
     {
-      ScratchFrame frame;
-      std::memset(frame.take<unsigned char>(kLarge), 1, kLarge);
-      std::memset(frame.take<unsigned char>(1000), 1, 1000);
+      ScratchFrame frame;  // holds it for the frames inside
+      unsigned char* held = frame.take<unsigned char>(kLarge);
+      for (int n = 0; n < 100; ++n) touch(1000);
+      held[kLarge - 1] = 1;
     }
-    EXPECT_LT(resident_pages(), before + (kLarge >> 13)) << "half of it";
+    EXPECT_GT(resident_pages(), before + half);
   })
       .join();
+  std::thread([&] {
+    touch(1000);
+    touch(kLarge);
+    for (int n = 0; n < 100; ++n) touch(1000);
+    EXPECT_LT(resident_pages(), before + half) << "many small calls later";
+  }).join();
+}
+
+TEST(Scratch, ThePeakIsTheMostThatFramesHeldAtOnce) {
+  std::thread([] {
+    {
+      ScratchFrame frame;
+      frame.take<unsigned char>(100);  // two lines
+      touch(1000);                     // 16 lines
+      touch(10);
+      frame.take<double>(1);
+      EXPECT_EQ(scratch_peak(), 18u * 64);
+    }
+    reset_scratch_peak();
+    touch(1);
+    EXPECT_EQ(scratch_peak(), 64u);
+  }).join();
 }
 
 TEST(Scratch, OverflowingSizesThrow) {
