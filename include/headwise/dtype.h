@@ -27,7 +27,10 @@ enum class DType : std::uint8_t {
   i64,
 };
 
-HEADWISE_API std::size_t size_of(DType dtype);       // in bytes
+constexpr std::size_t size_of(DType dtype) {  // in bytes
+  constexpr std::uint8_t kSizes[] = {4, 8, 2, 2, 1, 1, 1, 2, 2, 4, 4, 8, 8};
+  return kSizes[static_cast<std::size_t>(dtype)];
+}
 HEADWISE_API std::string_view name_of(DType dtype);  // "f32", "bf16", "bool", ...
 HEADWISE_API bool is_floating(DType dtype);          // f32, f64, bf16, f16
 

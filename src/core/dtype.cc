@@ -1,36 +1,17 @@
 #include "headwise/dtype.h"
 
-#include <array>
-#include <utility>
+#include <cstddef>
+#include <cstdint>
 
 namespace headwise {
 namespace {
 
-struct DTypeFacts {
-  std::string_view name;
-  std::size_t size;
-};
-
-constexpr std::array<DTypeFacts, 13> kFacts = {{
-    {"f32", 4},
-    {"f64", 8},
-    {"bf16", 2},
-    {"f16", 2},
-    {"bool", 1},
-    {"u8", 1},
-    {"i8", 1},
-    {"u16", 2},
-    {"i16", 2},
-    {"u32", 4},
-    {"i32", 4},
-    {"u64", 8},
-    {"i64", 8},
-}};
+constexpr std::string_view kNames[] = {"f32", "f64", "bf16", "f16", "bool", "u8", "i8",
+                                       "u16", "i16", "u32",  "i32", "u64",  "i64"};
 
 }  // namespace
 
-std::size_t size_of(DType dtype) { return kFacts[static_cast<std::size_t>(dtype)].size; }
-std::string_view name_of(DType dtype) { return kFacts[static_cast<std::size_t>(dtype)].name; }
+std::string_view name_of(DType dtype) { return kNames[static_cast<std::size_t>(dtype)]; }
 bool is_floating(DType dtype) { return dtype <= DType::f16; }
 
 float16::float16(float value) {

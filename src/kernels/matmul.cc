@@ -9,6 +9,7 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "kernels/targets.h"
@@ -35,97 +36,156 @@ constexpr size_t kMaxRows = 12;  // of 32 registers
 constexpr size_t kMaxRows = 6;  // of 16
 #endif
 
+// Columns between the two vectors of a tile, whatever their width: a panel of bf16 has its words
+// in this order.
 template <typename T>
+constexpr size_t kHalf = PackedWeights::kPanelBytes / (2 * sizeof(T));
+template <typename T>
+constexpr size_t kColumns = 2 * kHalf<T>;  // of a panel
+
+// What a panel is made of: elements, or words of two bf16.
+using BfloatWord = std::uint32_t;
+template <typename W>
+constexpr size_t kRowWords = PackedWeights::kPanelBytes / sizeof(W);
+template <>
+constexpr size_t kRowWords<BfloatWord> = kHalf<float>;
+
+template <typename T, typename W>
 struct Tile {
   const T* a;  // [rows, K]
   ptrdiff_t lda;
-  const T* b;  // [K, panel columns], at this tile's first column
-  size_t ldb;
-  T* c;  // [rows, 2 vectors]
+  const W* b;  // [K, kRowWords], at this tile's first column; the next panel's at b + b_step
+  size_t b_step;
+  T* c;  // [rows, kColumns] of each panel, panels side by side
   ptrdiff_t ldc;
   size_t K;
   bool continues;  // the chain goes on from what is in c
-  const T* bias;   // two vectors, nullptr before the end of the chain
+  const T* bias;   // like a row of c, nullptr before the end of the chain
 };
 
-template <class D, class V>
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void load_columns(D d, const hn::TFromD<D>* b, V& b0, V& b1) {
+  b0 = hn::Load(d, b);
+  b1 = hn::Load(d, b + kHalf<hn::TFromD<D>>);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void load_columns(D d, const BfloatWord* b, V& b0, V& b1) {
+  const hn::RebindToUnsigned<D> du;
+  const auto both = hn::Load(du, b);
+  b0 = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  b1 = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE void accumulate(D d, const hn::TFromD<D>* a, V b0, V b1, V& c0, V& c1) {
   const V x = hn::Set(d, *a);
   c0 = hn::MulAdd(x, b0, c0);
   c1 = hn::MulAdd(x, b1, c1);
 }
 
-template <class D, class V, typename T>
-HWY_INLINE void load_row(D d, const Tile<T>& t, size_t row, V& c0, V& c1) {
-  if (t.continues) {
-    c0 = hn::LoadU(d, t.c + static_cast<ptrdiff_t>(row) * t.ldc);
-    c1 = hn::LoadU(d, t.c + static_cast<ptrdiff_t>(row) * t.ldc + hn::Lanes(d));
-  } else {
-    c0 = hn::Zero(d);
-    c1 = hn::Zero(d);
-  }
+template <class D, typename T, class V = hn::Vec<D>>
+HWY_INLINE void load_row(D d, bool continues, const T* c, V& c0, V& c1) {
+  c0 = continues ? hn::LoadU(d, c) : hn::Zero(d);
+  c1 = continues ? hn::LoadU(d, c + kHalf<T>) : hn::Zero(d);
 }
 
-template <class D, class V, typename T>
-HWY_INLINE void store_row(D d, const Tile<T>& t, size_t row, V c0, V c1) {
-  if (t.bias != nullptr) {
-    c0 = hn::Add(c0, hn::Load(d, t.bias));
-    c1 = hn::Add(c1, hn::Load(d, t.bias + hn::Lanes(d)));
+template <class D, typename T, class V = hn::Vec<D>>
+HWY_INLINE void store_row(D d, const T* bias, T* c, V c0, V c1) {
+  if (bias != nullptr) {
+    c0 = hn::Add(c0, hn::Load(d, bias));
+    c1 = hn::Add(c1, hn::Load(d, bias + kHalf<T>));
   }
-  hn::StoreU(c0, d, t.c + static_cast<ptrdiff_t>(row) * t.ldc);
-  hn::StoreU(c1, d, t.c + static_cast<ptrdiff_t>(row) * t.ldc + hn::Lanes(d));
+  hn::StoreU(c0, d, c);
+  hn::StoreU(c1, d, c + kHalf<T>);
 }
 
 // The pack expansions keep every accumulator in a register of its own, whatever the compiler
-// thinks of unrolling.
-template <class D, typename T, size_t... row>
-HWY_INLINE void multiply_tile(D d, const Tile<T>& t, std::index_sequence<row...>) {
+// thinks of unrolling. `i` counts the rows of all panels.
+template <size_t kRows, class D, typename T, typename W, size_t... panel, size_t... i>
+HWY_INLINE void multiply_tile(D d, const Tile<T, W>& t, std::index_sequence<panel...>,
+                              std::index_sequence<i...>) {
   using V = hn::Vec<D>;
-  V c0[sizeof...(row)], c1[sizeof...(row)];
-  (load_row(d, t, row, c0[row], c1[row]), ...);
+  V c0[sizeof...(i)], c1[sizeof...(i)];
+  const auto c_at = [&t](size_t n) {
+    return t.c + static_cast<ptrdiff_t>(n % kRows) * t.ldc + n / kRows * kColumns<T>;
+  };
+  (load_row(d, t.continues, c_at(i), c0[i], c1[i]), ...);
   const T* a = t.a;
-  const T* b = t.b;
+  const W* b = t.b;
   const ptrdiff_t lda = t.lda;
-  for (size_t k = 0; k < t.K; ++k, ++a, b += t.ldb) {
-    const V b0 = hn::Load(d, b), b1 = hn::Load(d, b + hn::Lanes(d));
-    (accumulate(d, a + static_cast<ptrdiff_t>(row) * lda, b0, b1, c0[row], c1[row]), ...);
+  const size_t b_step = t.b_step;
+  for (size_t k = 0; k < t.K; ++k, ++a, b += kRowWords<W>) {
+    V b0[sizeof...(panel)], b1[sizeof...(panel)];
+    (load_columns(d, b + panel * b_step, b0[panel], b1[panel]), ...);
+    (accumulate(d, a + static_cast<ptrdiff_t>(i % kRows) * lda, b0[i / kRows], b1[i / kRows], c0[i],
+                c1[i]),
+     ...);
   }
-  (store_row(d, t, row, c0[row], c1[row]), ...);
+  (store_row(d, t.bias == nullptr ? nullptr : t.bias + i / kRows * kColumns<T>, c_at(i), c0[i],
+             c1[i]),
+   ...);
 }
 
-template <size_t kRows, class D, typename T>
-HWY_INLINE void choose_rows(D d, size_t rows, const Tile<T>& t) {
+template <size_t kPanels, size_t kRows, class D, typename T, typename W>
+HWY_INLINE void choose_rows(D d, size_t rows, const Tile<T, W>& t) {
   if constexpr (kRows > 0) {
     if (rows == kRows)
-      multiply_tile(d, t, std::make_index_sequence<kRows>());
+      multiply_tile<kRows>(d, t, std::make_index_sequence<kPanels>(),
+                           std::make_index_sequence<kPanels * kRows>());
     else
-      choose_rows<kRows - 1>(d, rows, t);
+      choose_rows<kPanels, kRows - 1>(d, rows, t);
   }
 }
 
-// `rows` rows of one panel, all of K. Software prefetch of the panel's next block did not help: 3 to
-// 25 % slower on Zen 5, whose own prefetchers follow the panels.
+// How many panels are walked side by side: with few rows one panel has too few chains to hide the
+// latency of their multiply-adds.
+constexpr size_t kMaxPanels = 4;
+size_t panels_at_once(size_t rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+template <typename T, typename W>
+HWY_INLINE void choose_tile(size_t panels, size_t rows, const Tile<T, W>& t) {
+  const hn::CappedTag<T, kHalf<T>> d;
+  if (panels == 4)
+    choose_rows<4, 1>(d, rows, t);
+  else if (panels == 2)
+    choose_rows<2, 3>(d, rows, t);
+  else
+    choose_rows<1, kMaxRows>(d, rows, t);
+}
+
+// Some rows of A and where their part of C goes.
 template <typename T>
-void multiply_panel(const T* a, ptrdiff_t lda, const PackedWeights& w, size_t panel, T* c,
-                    ptrdiff_t ldc, size_t rows) {
-  const hn::CappedTag<T, PackedWeights::kPanelBytes / (2 * sizeof(T))> d;
-  constexpr size_t kColumns = PackedWeights::kPanelBytes / sizeof(T);
-  const T* b = reinterpret_cast<const T*>(w.panel(panel));
+struct Strip {
+  size_t rows;
+  Rows<T> a;
+  T* c;
+  ptrdiff_t ldc;
+};
+
+// The strip by some panels, all of K; the first `columns` of C are wanted. Software prefetch of the
+// panel's next block did not help: 3 to 25 % slower on Zen 5, whose own prefetchers follow the
+// panels.
+template <typename W, typename T>
+void multiply_panels(const Strip<T>& s, const PackedWeights& w, size_t panel, size_t panels,
+                     size_t columns) {
+  constexpr size_t N = hn::MaxLanes(hn::CappedTag<T, kHalf<T>>());
+  const W* b = reinterpret_cast<const W*>(w.panel(panel));
   const T* bias = reinterpret_cast<const T*>(w.bias(panel));
-  const size_t K = w.K();
+  const size_t K = w.K(), block = kBlockK / panels;
   size_t k0 = 0;
   do {
-    const size_t n_k = std::min(kBlockK, K - k0);
+    const size_t n_k = std::min(block, K - k0);
     const bool last = k0 + n_k == K;
-    for (size_t n = 0; n < kColumns; n += 2 * hn::Lanes(d)) {
+    for (size_t n = 0; n < std::min(kHalf<T>, columns); n += N) {
       size_t m = 0;
-      for (size_t tiles = (rows + kMaxRows - 1) / kMaxRows; tiles > 0; --tiles) {
-        const size_t n_m = (rows - m + tiles - 1) / tiles;  // of equal height, up to one
+      for (size_t tiles = (s.rows + kMaxRows - 1) / kMaxRows; tiles > 0; --tiles) {
+        const size_t n_m = (s.rows - m + tiles - 1) / tiles;  // of equal height, up to one
         const auto row = static_cast<ptrdiff_t>(m);
-        choose_rows<kMaxRows>(
-            d, n_m,
-            Tile<T>{a + row * lda + k0, lda, b + k0 * kColumns + n, kColumns, c + row * ldc + n,
-                    ldc, n_k, k0 > 0, last ? bias + n : nullptr});
+        choose_tile(panels, n_m,
+                    Tile<T, W>{s.a.data + row * s.a.stride + k0, s.a.stride,
+                               b + k0 * kRowWords<W> + n, K * kRowWords<W>, s.c + row * s.ldc + n,
+                               s.ldc, n_k, k0 > 0, last ? bias + n : nullptr});
         m += n_m;
       }
     }
@@ -152,51 +212,61 @@ bool collides(ptrdiff_t stride, size_t rows) {
   return rows > 4 && stride % static_cast<ptrdiff_t>(4096 / sizeof(T)) == 0;
 }
 
+// The rows of a block of A as the kernel reads them: in place, or widened and side by side.
 template <typename T>
+Rows<T> rows_of_a(const MatmulArgs& args, const MatmulBlock& block,
+                  runtime::ScratchFrame& scratch) {
+  const size_t K = args.w->K(), width = size_of(args.a_dtype);
+  const ptrdiff_t stride = row_stride(args.a_rows);
+  if (args.a_dtype == args.w->dtype() && args.a_stride_k == 1 && is_uniform(args.a_rows, args.M) &&
+      !collides<T>(stride, block.rows))
+    return {reinterpret_cast<const T*>(at(args.a, args.a_rows.offset(block.m0), width)), stride};
+  const size_t ld = K + PackedWeights::kPanelBytes / sizeof(T);
+  T* copy = scratch.take<T>(block.rows * ld);
+  for (size_t m = 0; m < block.rows; ++m)
+    widen_row<T>(at(args.a, args.a_rows.offset(block.m0 + m), width), args.a_dtype, args.a_stride_k,
+                 K, copy + m * ld);
+  return {copy, static_cast<ptrdiff_t>(ld)};
+}
+
+template <typename W, typename T>
 void multiply_block(const MatmulArgs& args, const MatmulBlock& block) {
   runtime::ScratchFrame scratch;
   const PackedWeights& w = *args.w;
-  const size_t K = w.K(), columns = w.panel_columns(), rows = block.rows;
-  const size_t a_width = size_of(args.a_dtype), c_width = size_of(args.c_dtype);
-
-  ptrdiff_t lda = row_stride(args.a_rows);
-  const T* a = nullptr;
-  if (args.a_dtype == w.dtype() && args.a_stride_k == 1 && is_uniform(args.a_rows, args.M) &&
-      !collides<T>(lda, rows)) {
-    a = reinterpret_cast<const T*>(at(args.a, args.a_rows.offset(block.m0), a_width));
-  } else {
-    lda = static_cast<ptrdiff_t>(K + PackedWeights::kPanelBytes / sizeof(T));
-    T* copy = scratch.take<T>(rows * static_cast<size_t>(lda));
-    for (size_t m = 0; m < rows; ++m)
-      widen_row<T>(at(args.a, args.a_rows.offset(block.m0 + m), a_width), args.a_dtype,
-                   args.a_stride_k, K, copy + m * static_cast<size_t>(lda));
-    a = copy;
-  }
-
-  const bool direct = args.c_dtype == w.dtype() && is_uniform(args.c_rows, args.M) &&
-                      !(K > kBlockK && collides<T>(row_stride(args.c_rows), rows));
-  T* tile = scratch.take<T>(rows * columns);
-  for (size_t p = block.panel0; p < block.panel0 + block.panels; ++p) {
-    const size_t n0 = p * columns, n = std::min(columns, w.N() - n0);
+  const size_t rows = block.rows, at_once = panels_at_once(rows);
+  const Rows<T> a = rows_of_a<T>(args, block, scratch);
+  const ptrdiff_t ldc = row_stride(args.c_rows);
+  const bool direct = args.c_dtype == w.dtype() && args.c_stride_n == 1 &&
+                      is_uniform(args.c_rows, args.M) &&
+                      !(w.K() > kBlockK && collides<T>(ldc, rows));
+  const size_t ld_copy = at_once * kColumns<T>;
+  T* copy = scratch.take<T>(rows * ld_copy);
+  const size_t end = block.panel0 + block.panels;
+  for (size_t p = block.panel0, n_p; p < end; p += n_p) {
+    for (n_p = at_once; n_p > end - p;) n_p /= 2;
+    const size_t n0 = p * kColumns<T>, n = std::min(n_p * kColumns<T>, w.N() - n0);
     const auto c_at = [&](size_t m) {
-      return const_cast<std::byte*>(
-          at(args.c, args.c_rows.offset(block.m0 + m) + static_cast<ptrdiff_t>(n0), c_width));
+      return const_cast<std::byte*>(at(
+          args.c, args.c_rows.offset(block.m0 + m) + static_cast<ptrdiff_t>(n0) * args.c_stride_n,
+          size_of(args.c_dtype)));
     };
-    if (direct && n == columns) {
-      multiply_panel(a, lda, w, p, reinterpret_cast<T*>(c_at(0)), row_stride(args.c_rows), rows);
-    } else {
-      multiply_panel(a, lda, w, p, tile, static_cast<ptrdiff_t>(columns), rows);
-      for (size_t m = 0; m < rows; ++m)
-        narrow_row<T>(tile + m * columns, n, c_at(m), args.c_dtype, 1);
+    if (direct && n0 + n_p * kColumns<T> <= std::max(w.N(), args.c_columns)) {
+      multiply_panels<W>(Strip<T>{rows, a, reinterpret_cast<T*>(c_at(0)), ldc}, w, p, n_p, n);
+      continue;
     }
+    multiply_panels<W>(Strip<T>{rows, a, copy, static_cast<ptrdiff_t>(ld_copy)}, w, p, n_p, n);
+    for (size_t m = 0; m < rows; ++m)
+      narrow_row<T>(copy + m * ld_copy, n, c_at(m), args.c_dtype, args.c_stride_n);
   }
 }
 
 void matmul_block(const MatmulArgs& args, const MatmulBlock& block) {
   if (args.w->dtype() == DType::f64)
-    multiply_block<double>(args, block);
+    multiply_block<double, double>(args, block);
+  else if (args.w->stored() == DType::bf16)
+    multiply_block<BfloatWord, float>(args, block);
   else
-    multiply_block<float>(args, block);
+    multiply_block<float, float>(args, block);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "headwise/buffer.h"
@@ -13,28 +14,36 @@ namespace headwise::kernels {
 // W [N, K] and a bias [N] of C = A W^T + bias, in the kernel's order and arithmetic.
 class PackedWeights {
  public:
-  // Columns of C that lie side by side in a panel: two AVX-512 vectors, on every instruction set,
-  // so that the set may change after packing.
+  // Bytes of arithmetic in a row of a panel: two AVX-512 vectors of columns of C, on every
+  // instruction set, so that the set may change after packing.
   static constexpr std::size_t kPanelBytes = 128;
 
   PackedWeights() = default;
-  // Any floating dtype, the same for both, and any strides; bf16 and f16 are widened to f32. A
-  // bias without data is zero.
+  // Any floating dtypes and strides. bf16 stays bf16 in memory, half the bytes of f32, and is
+  // widened by the kernel; f16 is widened here. A bias without data is zero.
   PackedWeights(const ConstTensorView& w, const ConstTensorView& bias);
+  // The table of `other`, not copied, with another bias.
+  PackedWeights(const PackedWeights& other, const ConstTensorView& bias);
 
-  DType dtype() const { return dtype_; }  // of the arithmetic: f32 or f64
+  DType dtype() const { return dtype_; }    // of the arithmetic: f32 or f64
+  DType stored() const { return stored_; }  // of the panels: dtype() or bf16
   std::size_t N() const { return N_; }
   std::size_t K() const { return K_; }
   std::size_t panel_columns() const { return kPanelBytes / size_of(dtype_); }
   std::size_t n_panels() const { return (N_ + panel_columns() - 1) / panel_columns(); }
-  const std::byte* panel(std::size_t i) const { return panels_.data() + i * K_ * kPanelBytes; }
+  std::size_t panel_bytes() const { return K_ * panel_columns() * size_of(stored_); }
+  const std::byte* panel(std::size_t i) const { return panels_->data() + i * panel_bytes(); }
   const std::byte* bias(std::size_t i) const { return bias_.data() + i * kPanelBytes; }
 
  private:
-  DType dtype_ = DType::f32;
+  void set_bias(const ConstTensorView& bias);
+
+  DType dtype_ = DType::f32, stored_ = DType::f32;
   std::size_t N_ = 0, K_ = 0;
-  Buffer panels_;  // [n_panels][K][panel_columns], zeros past column N
-  Buffer bias_;    // [n_panels][panel_columns]
+  // [n_panels][K][panel_columns], zeros past column N. bf16: words of two columns, column c in the
+  // low half and column c + panel_columns / 2 in the high one, so that a shift and a mask widen.
+  std::shared_ptr<const Buffer> panels_;
+  Buffer bias_;  // [n_panels][panel_columns]
 };
 
 // Where the rows of a matrix begin: row r at (r / n_inner) * stride_outer + (r % n_inner) *
@@ -58,8 +67,11 @@ struct MatmulArgs {
   RowLayout a_rows;
   std::ptrdiff_t a_stride_k = 1;  // full speed when 1
   DType c_dtype = DType::f32;
-  void* c = nullptr;  // [M, N], elements of a row side by side
+  void* c = nullptr;  // [M, N]
   RowLayout c_rows;
+  std::ptrdiff_t c_stride_n = 1;  // full speed when 1
+  // Elements of a row that may be written, if more than N: whole panels need no copy.
+  std::size_t c_columns = 0;
   std::size_t M = 0;
 };
 

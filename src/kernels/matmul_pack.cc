@@ -1,5 +1,8 @@
 // Weights in the order in which matmul.cc reads them: [panel][k][column].
 #include <algorithm>
+#include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/matmul.h"
 
@@ -9,19 +12,42 @@ namespace {
 // Blocks of k, so that both the row being read and the panel being written stay in cache.
 constexpr std::size_t kBlockK = 64;
 
-template <typename From, typename To>
-void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t n, std::size_t columns,
-                To* panel) {
+// The 16-bit types by way of f32.
+template <typename To, typename From>
+To as(From x) {
+  if constexpr (std::is_same_v<To, From>)
+    return x;
+  else if constexpr (sizeof(From) == 2)
+    return static_cast<To>(static_cast<float>(x));
+  else
+    return static_cast<To>(x);
+}
+
+// to(k, column) is where an element goes.
+template <typename From, typename To, typename Place>
+void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t columns, Place&& to) {
   const From* x = static_cast<const From*>(w.data);
-  const std::size_t K = w.shape[1];
+  const std::size_t K = w.shape[1], n = std::min(columns, w.shape[0] - n0);
   for (std::size_t k0 = 0; k0 < K; k0 += kBlockK) {
     const std::size_t end = std::min(K, k0 + kBlockK);
     for (std::size_t j = 0; j < columns; ++j)
       for (std::size_t k = k0; k < end; ++k)
-        panel[k * columns + j] =
-            j < n ? static_cast<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
-                                      static_cast<std::ptrdiff_t>(k) * w.strides[1]])
-                  : To{0};
+        to(k, j) = j < n ? as<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
+                                    static_cast<std::ptrdiff_t>(k) * w.strides[1]])
+                         : To{};
+  }
+}
+
+template <typename From, typename To>
+void pack_panels(const ConstTensorView& w, const PackedWeights& packed, To* panels) {
+  const std::size_t columns = packed.panel_columns(), half = columns / 2;
+  for (std::size_t p = 0; p < packed.n_panels(); ++p) {
+    To* panel = panels + p * packed.K() * columns;
+    pack_panel<From, To>(w, p * columns, columns, [=](std::size_t k, std::size_t j) -> To& {
+      // bf16: words of column j and column j + half
+      const bool words = std::is_same_v<To, bfloat16>;
+      return panel[k * columns + (words ? j % half * 2 + j / half : j)];
+    });
   }
 }
 
@@ -29,39 +55,68 @@ template <typename From, typename To>
 void pack_bias(const ConstTensorView& bias, std::size_t n, std::size_t n_padded, To* out) {
   for (std::size_t j = 0; j < n_padded; ++j)
     out[j] = bias.data != nullptr && j < n
-                 ? static_cast<To>(static_cast<const From*>(
+                 ? as<To>(static_cast<const From*>(
                        bias.data)[static_cast<std::ptrdiff_t>(j) * bias.strides[0]])
                  : To{0};
 }
 
 template <typename F>
-void with_types(DType dtype, F&& f) {
+void with_type(DType dtype, F&& f) {
   switch (dtype) {
     case DType::f64:
-      return f(double{}, double{});
+      return f(double{});
     case DType::bf16:
-      return f(bfloat16{}, float{});
+      return f(bfloat16{});
     case DType::f16:
-      return f(float16{}, float{});
+      return f(float16{});
     default:
-      return f(float{}, float{});
+      return f(float{});
   }
 }
 
 }  // namespace
 
 PackedWeights::PackedWeights(const ConstTensorView& w, const ConstTensorView& bias)
-    : dtype_(w.dtype == DType::f64 ? DType::f64 : DType::f32), N_(w.shape[0]), K_(w.shape[1]) {
-  panels_ = Buffer(n_panels() * K_ * kPanelBytes);
+    : dtype_(w.dtype == DType::f64 ? DType::f64 : DType::f32),
+      stored_(w.dtype == DType::f16 ? DType::f32 : w.dtype),
+      N_(w.shape[0]),
+      K_(w.shape[1]) {
+  auto panels = std::make_shared<Buffer>(n_panels() * panel_bytes());
+  switch (w.dtype) {
+    case DType::f64:
+      pack_panels<double>(w, *this, reinterpret_cast<double*>(panels->data()));
+      break;
+    case DType::bf16:
+      pack_panels<bfloat16>(w, *this, reinterpret_cast<bfloat16*>(panels->data()));
+      break;
+    case DType::f16:
+      pack_panels<float16>(w, *this, reinterpret_cast<float*>(panels->data()));
+      break;
+    default:
+      pack_panels<float>(w, *this, reinterpret_cast<float*>(panels->data()));
+      break;
+  }
+  panels_ = std::move(panels);
+  set_bias(bias);
+}
+
+PackedWeights::PackedWeights(const PackedWeights& other, const ConstTensorView& bias)
+    : dtype_(other.dtype_),
+      stored_(other.stored_),
+      N_(other.N_),
+      K_(other.K_),
+      panels_(other.panels_) {
+  set_bias(bias);
+}
+
+void PackedWeights::set_bias(const ConstTensorView& bias) {
   bias_ = Buffer(n_panels() * kPanelBytes);
-  const std::size_t columns = panel_columns();
-  with_types(w.dtype, [&](auto from, auto to) {
-    using From = decltype(from);
-    using To = decltype(to);
-    for (std::size_t p = 0; p < n_panels(); ++p)
-      pack_panel<From>(w, p * columns, std::min(columns, N_ - p * columns), columns,
-                       reinterpret_cast<To*>(panels_.data()) + p * K_ * columns);
-    pack_bias<From>(bias, N_, n_panels() * columns, reinterpret_cast<To*>(bias_.data()));
+  const std::size_t n = n_panels() * panel_columns();
+  with_type(bias.dtype, [&](auto from) {
+    if (dtype_ == DType::f64)
+      pack_bias<decltype(from)>(bias, N_, n, reinterpret_cast<double*>(bias_.data()));
+    else
+      pack_bias<decltype(from)>(bias, N_, n, reinterpret_cast<float*>(bias_.data()));
   });
 }
 

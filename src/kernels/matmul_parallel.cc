@@ -1,5 +1,6 @@
 // Cuts products into blocks of rows and panels, and runs them on all threads.
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "headwise/runtime.h"
@@ -13,9 +14,17 @@ namespace {
 // A block's rows of A stay in L2 (96 rows of 1024 floats are 384 KiB) while its panels pass.
 constexpr std::size_t kBlockBytes = std::size_t{512} << 10;
 constexpr std::size_t kBlockRows = 96, kMinBlockRows = 24;
-// A task below this is not worth handing to another thread: about 5 microseconds.
-constexpr std::size_t kMinTaskFlops = std::size_t{1} << 20;
+// Multiply-adds, where few rows count as kFewRows: their time is that of reading W. A task below
+// the first is not worth handing to another thread, products below the second are not worth waking
+// one: about 3 and 5 microseconds.
+constexpr double kMinTaskWork = 0x1p18, kWorthThreads = 0x1p19;
+constexpr std::size_t kFewRows = 4;
 constexpr std::size_t kTasksPerThread = 4;  // so that a late thread costs little
+
+double work_of(const PackedWeights& w, std::size_t rows, std::size_t panels) {
+  return static_cast<double>(std::max(rows, kFewRows)) * static_cast<double>(w.K()) *
+         static_cast<double>(panels * w.panel_columns());
+}
 
 struct Cut {
   std::size_t n_row_blocks = 0, rows = 0;      // rows of a block
@@ -25,7 +34,8 @@ struct Cut {
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-Cut cut(const MatmulArgs& product, std::size_t total_panels, std::size_t n_threads) {
+// `wanted`: how many tasks all products together should be cut into.
+Cut cut(const MatmulArgs& product, std::size_t total_panels, std::size_t wanted) {
   const PackedWeights& w = *product.w;
   if (product.M == 0 || w.N() == 0) return {};
   const std::size_t row_bytes = std::max<std::size_t>(1, w.K() * size_of(w.dtype()));
@@ -33,11 +43,11 @@ Cut cut(const MatmulArgs& product, std::size_t total_panels, std::size_t n_threa
   Cut c;
   c.n_row_blocks = ceil_div(product.M, most);
   c.rows = ceil_div(product.M, c.n_row_blocks);
-  const std::size_t panel_flops = std::max<std::size_t>(1, 2 * c.rows * w.K() * w.panel_columns());
-  const std::size_t wanted = n_threads > 1 ? n_threads * kTasksPerThread : 1;
   const std::size_t fair = ceil_div(total_panels * c.n_row_blocks, wanted);
-  c.panels = std::clamp<std::size_t>(std::max(fair, ceil_div(kMinTaskFlops, panel_flops)), 1,
+  const double least = std::min(kMinTaskWork / work_of(w, c.rows, 1), 0x1p32);  // K may be 0
+  c.panels = std::clamp<std::size_t>(std::max(fair, static_cast<std::size_t>(std::ceil(least))), 1,
                                      w.n_panels());
+  c.panels = ceil_div(w.n_panels(), ceil_div(w.n_panels(), c.panels));  // of equal width
   c.n_panel_groups = ceil_div(w.n_panels(), c.panels);
   return c;
 }
@@ -47,14 +57,19 @@ Cut cut(const MatmulArgs& product, std::size_t total_panels, std::size_t n_threa
 void matmul(std::span<const MatmulArgs> products) {
   const auto n_threads = static_cast<std::size_t>(get_num_threads());
   std::size_t total_panels = 0, n_tasks = 0;
-  for (const MatmulArgs& product : products) total_panels += product.w->n_panels();
+  double work = 0;
+  for (const MatmulArgs& product : products) {
+    total_panels += product.w->n_panels();
+    work += work_of(*product.w, product.M, product.w->n_panels());
+  }
+  const bool threads = n_threads > 1 && work >= kWorthThreads;
   runtime::ScratchFrame scratch;
   Cut* cuts = scratch.take<Cut>(products.size());
   for (std::size_t i = 0; i < products.size(); ++i) {
-    cuts[i] = cut(products[i], total_panels, n_threads);
+    cuts[i] = cut(products[i], total_panels, threads ? n_threads * kTasksPerThread : 1);
     n_tasks += cuts[i].tasks();
   }
-  runtime::parallel_for(n_tasks, [&](std::size_t task) {
+  runtime::parallel_for_if(threads, n_tasks, [&](std::size_t task) {
     std::size_t i = 0;
     for (; task >= cuts[i].tasks(); ++i) task -= cuts[i].tasks();
     const Cut& c = cuts[i];

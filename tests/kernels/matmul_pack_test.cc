@@ -11,25 +11,48 @@ namespace {
 
 using test::Product;
 
+// Where column c lies in a row of a panel.
+std::size_t place_of(std::size_t c, const PackedWeights& packed) {
+  if (packed.stored() != DType::bf16) return c;
+  const std::size_t half = packed.panel_columns() / 2;
+  return c % half * 2 + c / half;
+}
+
 TEST(MatmulPack, PanelsHoldColumnsSideBySideAndZerosAfterTheLast) {
   for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     const std::size_t N = 35, K = 70;
     const Tensor w = test::gaussian(dtype, {N, K}, 1), bias = test::gaussian(dtype, {N}, 2);
     const PackedWeights packed(w.view(), bias.view());
     EXPECT_EQ(packed.dtype(), dtype == DType::f64 ? DType::f64 : DType::f32);
+    EXPECT_EQ(packed.stored(), dtype == DType::f16 ? DType::f32 : dtype);
     const std::size_t columns = packed.panel_columns();
     EXPECT_EQ(packed.n_panels(), (N + columns - 1) / columns);
     for (std::size_t p = 0; p < packed.n_panels(); ++p)
       for (std::size_t c = 0; c < columns; ++c) {
         const std::size_t n = p * columns + c;
-        const ConstTensorView panel(packed.panel(p), packed.dtype(), {K, columns});
+        const ConstTensorView panel(packed.panel(p), packed.stored(), {K, columns});
         const ConstTensorView biases(packed.bias(p), packed.dtype(), {columns});
         EXPECT_EQ(test::get(biases, c), n < N ? test::get(bias.view(), n) : 0.0);
         for (std::size_t k = 0; k < K; ++k)
-          ASSERT_EQ(test::get(panel, k * columns + c), n < N ? test::get(w.view(), n * K + k) : 0.0)
+          ASSERT_EQ(test::get(panel, k * columns + place_of(c, packed)),
+                    n < N ? test::get(w.view(), n * K + k) : 0.0)
               << name_of(dtype) << ", column " << n << ", k " << k;
       }
   }
+}
+
+TEST(MatmulPack, AnotherBiasSharesTheTable) {
+  const Tensor w = test::gaussian(DType::bf16, {35, 7}, 1);
+  const PackedWeights first(w.view(), {});
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const Tensor bias = test::gaussian(dtype, {35}, 2);
+    const PackedWeights second(first, bias.view());
+    EXPECT_EQ(second.panel(1), first.panel(1));
+    for (std::size_t n = 0; n < 35; ++n)
+      EXPECT_EQ(reinterpret_cast<const float*>(second.bias(0))[n],
+                static_cast<float>(test::get(bias.view(), n)));
+  }
+  EXPECT_EQ(*reinterpret_cast<const float*>(first.bias(0)), 0.0f);
 }
 
 TEST(MatmulPack, AnyStrides) {

@@ -19,7 +19,8 @@ void check_everywhere(const ProductCase& c) {
   SCOPED_TRACE("M " + std::to_string(c.M) + ", N " + std::to_string(c.N) + ", K " +
                std::to_string(c.K) + ", " + std::string(name_of(c.dtype)) + " to " +
                std::string(name_of(c.c_dtype)) + ", pad " + std::to_string(c.pad) + ", step " +
-               std::to_string(c.step) + ", groups of " + std::to_string(c.n_inner));
+               std::to_string(c.step) + ", groups of " + std::to_string(c.n_inner) + ", W " +
+               std::string(name_of(c.w_dtype.value_or(c.dtype))));
   Product product(c);
   std::string with_fma;
   test::for_each_isa([&] {
@@ -83,6 +84,35 @@ TEST(Matmul, SixteenBitResults) {
     for (std::size_t K : {1u, 65u, 300u})
       check_everywhere(
           {.M = 19, .N = 65, .K = K, .dtype = dtype, .c_dtype = dtype, .pad = 1, .n_inner = 5});
+}
+
+// A few rows walk several panels side by side.
+TEST(Matmul, FewRowsAndManyPanels) {
+  for (std::size_t M : {1u, 2u, 3u, 4u})
+    for (std::size_t N : {31u, 33u, 100u, 129u, 250u})
+      for (std::size_t K : {1u, 63u, 65u, 257u}) {
+        check_everywhere({.M = M, .N = N, .K = K});
+        check_everywhere({.M = M, .N = N, .K = K, .w_dtype = DType::bf16});
+      }
+  check_everywhere({.M = 1, .N = 100, .K = 65, .dtype = DType::f64, .c_dtype = DType::f64});
+}
+
+TEST(Matmul, TablesInBf16BesideRowsInF32) {
+  for (std::size_t M : {1u, 5u, 30u})
+    for (std::size_t N : {1u, 16u, 17u, 65u})
+      for (std::size_t K : {1u, 40u, 300u})
+        check_everywhere({.M = M, .N = N, .K = K, .w_dtype = DType::bf16});
+}
+
+TEST(Matmul, ResultsWithStridesOrRoomForWholePanels) {
+  for (std::size_t M : {1u, 5u, 30u})
+    for (std::size_t N : {1u, 17u, 35u, 64u, 130u})
+      for (DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+        check_everywhere(
+            {.M = M, .N = N, .K = 40, .dtype = dtype, .c_dtype = dtype, .pad = 3, .c_step = 2});
+        check_everywhere(
+            {.M = M, .N = N, .K = 40, .dtype = dtype, .c_dtype = dtype, .pad = 3, .roomy = true});
+      }
 }
 
 TEST(Matmul, NaNStaysInItsRow) {

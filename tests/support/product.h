@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct ProductCase {
   std::size_t step = 1;        // stride of A's elements
   std::size_t n_inner = 1;     // rows of A and C come in groups of this many, one more row apart
   bool bias = true;
+  std::optional<DType> w_dtype{};  // of W alone
+  std::size_t c_step = 1;          // stride of C's elements
+  bool roomy = false;  // rows of C end in columns that may be written, up to whole panels
 };
 
 // A product with its operands. C begins as NaN, with guards that must survive.
@@ -30,9 +34,9 @@ class Product {
   explicit Product(const ProductCase& c)
       : c_(c),
         lda_(c.K * c.step + c.pad),
-        ldc_(c.N + c.pad),
+        ldc_((c.roomy ? (c.N + 31) / 32 * 32 : c.N) * c.c_step + c.pad),
         a_(gaussian(c.dtype, {slots() * lda_ + 1}, 1)),
-        w_(gaussian(c.dtype, {c.N, c.K}, 2)),
+        w_(gaussian(c.w_dtype.value_or(c.dtype), {c.N, c.K}, 2)),
         bias_(gaussian(c.dtype, {c.N}, 3)),
         out_(c.c_dtype, {slots() * ldc_ + 1}) {
     clear();
@@ -45,6 +49,8 @@ class Product {
     args_.c_dtype = c.c_dtype;
     args_.c = out_.view().data;
     args_.c_rows = rows(ldc_);
+    args_.c_stride_n = static_cast<std::ptrdiff_t>(c.c_step);
+    if (c.roomy) args_.c_columns = ldc_ - c.pad;
     args_.M = c.M;
   }
 
@@ -53,7 +59,13 @@ class Product {
     for (std::size_t i = 0; i < out_.size(); ++i)
       put(out_.view(), i, std::numeric_limits<double>::quiet_NaN());
   }
-  void run() { kernels::matmul({&args_, 1}); }
+  void run() {
+    kernels::matmul({&args_, 1});
+    // What is in the room past column N is nobody's business.
+    for (std::size_t m = 0; m < c_.M; ++m)
+      for (std::size_t n = c_.N; n < args_.c_columns; ++n)
+        put(out_.view(), slot(m) * ldc_ + n, std::numeric_limits<double>::quiet_NaN());
+  }
   std::string bytes() const {
     return {static_cast<const char*>(out_.view().data), out_.size() * size_of(c_.c_dtype)};
   }
@@ -64,7 +76,7 @@ class Product {
     std::vector<bool> written(out_.size());
     for (std::size_t m = 0; m < c_.M; ++m)
       for (std::size_t n = 0; n < c_.N; ++n) {
-        const std::size_t at = slot(m) * ldc_ + n;
+        const std::size_t at = slot(m) * ldc_ + n * c_.c_step;
         const Expected& e = expected_[m * c_.N + n];
         written[at] = true;
         ASSERT_NEAR(get(out_.view(), at), e.sum, e.bound) << "row " << m << ", column " << n;
