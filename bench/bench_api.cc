@@ -1,4 +1,4 @@
-// The calls that bench/compare.py times, as C functions. Each runs its call n times and returns the
+// The calls that the benchmarks time, as C functions. Each runs its call n times and returns the
 // seconds that took, or -1 after an exception, whose text bench_error() has.
 #include <chrono>
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "headwise/headwise.h"
+#include "machine_limits.h"
 
 #define BENCH_API extern "C" HEADWISE_API
 
@@ -40,12 +41,24 @@ BENCH_API const char* bench_isa() {
   return name.c_str();
 }
 
-// Contiguous q [B, n_heads, T_q, d], k and v [B, n_kv_heads, T_k, d], o like q.
+BENCH_API double bench_fma_flops(int n_threads) { return headwise::bench::fma_flops(n_threads); }
+BENCH_API double bench_bf16_dot_flops(int n_threads) {
+  return headwise::bench::bf16_dot_flops(n_threads);
+}
+BENCH_API double bench_amx_bf16_flops(int n_threads) {
+  return headwise::bench::amx_bf16_flops(n_threads);
+}
+BENCH_API double bench_read_bytes_per_second(int n_threads) {
+  return headwise::bench::read_bytes_per_second(n_threads);
+}
+
+// Contiguous q [B, n_heads, T_q, d], k and v [B, n_kv_heads, T_k, d], o like q. The mask, null for
+// none, has a dim of 1 where it is the same for all.
 struct AttentionCase {
-  const void *q, *k, *v;
+  const void *q, *k, *v, *mask;
   void* o;
-  std::size_t B, n_heads, n_kv_heads, T_q, T_k, d;
-  int dtype, causal;
+  std::size_t B, n_heads, n_kv_heads, T_q, T_k, d, mask_shape[4];
+  int dtype, causal, mask_is_bias;  // else: boolean, true keeps
 };
 
 BENCH_API double bench_attention(const AttentionCase* c, int n) {
@@ -56,6 +69,11 @@ BENCH_API double bench_attention(const AttentionCase* c, int n) {
   const TensorView o(c->o, dtype, {c->B, c->n_heads, c->T_q, c->d});
   headwise::AttentionOptions options;
   if (c->causal != 0) options.causal = headwise::CausalAlign::top_left;
+  if (c->mask != nullptr) {
+    const Shape shape(c->mask_shape, c->mask_shape + 4);
+    options.mask = c->mask_is_bias != 0 ? headwise::Mask::bias({c->mask, dtype, shape})
+                                        : headwise::Mask::keep({c->mask, DType::boolean, shape});
+  }
   return seconds([&] {
     for (int i = 0; i < n; ++i) headwise::scaled_dot_product_attention(q, k, v, options, o);
   });

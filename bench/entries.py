@@ -1,0 +1,36 @@
+"""What a race of contenders gives for one case, and how the JSON lines show it. Plain Python, no NumPy."""
+from dataclasses import dataclass, field
+
+from contenders import OURS
+from timing import Times
+
+
+@dataclass
+class Entry:
+    """How one contender did: times, or the reason why there are none."""
+    variant: str = ""    # which of several ways to compute the case was fastest
+    error: float = 0.0   # of the checked rows, relative to their largest number
+    times: Times = None
+    reason: str = ""
+    calls: int = field(default=0, repr=False)  # in a block
+
+
+def ratios(entries):
+    """Each peer's best time over ours; peers without a time are left out."""
+    ours = entries[OURS].times.best
+    return {key: e.times.best / ours for key, e in entries.items() if key != OURS and not e.reason}
+
+
+def entries_json(entries):
+    """By contender; one that has no time has a reason."""
+    found, factor = {}, ratios(entries)
+    for key, e in entries.items():
+        if e.reason:
+            found[key] = {"reason": e.reason}
+            continue
+        found[key] = {**e.times.microseconds(), "error": e.error}
+        if e.variant:
+            found[key]["variant"] = e.variant
+        if key in factor:
+            found[key]["ratio"] = factor[key]
+    return found
