@@ -41,7 +41,10 @@ std::string choices() {
   return text;
 }
 
-std::string quoted(std::string_view name) { return "\"" + std::string(name.substr(0, 40)) + "\""; }
+std::string quoted(std::string_view name) {
+  std::string text = "\"";  // appended to: g++ 12 sees overlap in a sum of strings
+  return text.append(name.substr(0, 40)).append("\"");
+}
 
 std::atomic<bool> environment_is_wrong{false};
 

@@ -125,6 +125,20 @@ HWY_INLINE const MaskMatrix* plain_bias(const ScoreTerms& terms, size_t n) {
   return n == kTileK ? only : nullptr;
 }
 
+// Whether n_rows rows of a whole tile's width hide any key: most biases hide none, and this is half
+// the price of finding out which.
+template <typename T>
+bool holds_negative_infinity(const T* from, std::ptrdiff_t stride, size_t n_rows) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>;
+  const auto hidden = hn::Set(d, kNegInf<T>);
+  auto any = hn::Ne(hidden, hidden);  // none
+  for (size_t r = 0; r < n_rows; ++r, from += stride)
+    for (size_t j = 0; j < kTileK; j += N)
+      any = hn::Or(any, hn::Eq(hn::LoadU(d, from + j), hidden));
+  return !hn::AllFalse(d, any);
+}
+
 template <int NV, typename T>
 void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<NV, T>& tile) {
   const hn::ScalableTag<T> d;
@@ -146,9 +160,10 @@ void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<
     const T* from = static_cast<const T*>(mask->data) +
                     static_cast<std::ptrdiff_t>(at.t0) * mask->stride_t +
                     static_cast<std::ptrdiff_t>(at.j0);
-    for (size_t r = 0; r < at.n_lanes; ++r)
-      tile.hidden[r] |= bits_where(d, from + static_cast<std::ptrdiff_t>(r) * mask->stride_t, n,
-                                   [&](auto x) { return hn::Eq(x, hn::Set(d, kNegInf<T>)); });
+    if (holds_negative_infinity(from, mask->stride_t, at.n_lanes))
+      for (size_t r = 0; r < at.n_lanes; ++r)
+        tile.hidden[r] |= bits_where(d, from + static_cast<std::ptrdiff_t>(r) * mask->stride_t, n,
+                                     [&](auto x) { return hn::Eq(x, hn::Set(d, kNegInf<T>)); });
     transpose(from, mask->stride_t, at.n_lanes, n, tile.bias, kLanes);
     return;
   }
