@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "CLI/CLI.hpp"
+#include "cli/bench.h"
 #include "cli/common.h"
 #include "cli/info.h"
 #include "cli/inspect.h"
@@ -65,6 +66,7 @@ void add_verbs(CLI::App& program, Action& action) {
   add_inspect(program, action);
   add_lesson(program, action);
   add_verify(program, action);
+  add_bench(program, action);
   add_info(program, action);
 }
 

@@ -50,6 +50,12 @@ double last_rounding(DType dtype, double value) {
   return test::epsilon(dtype) / 2 * std::abs(value) + (dtype == DType::f16 ? 0x1p-25 : 0);
 }
 
+// A score is off by about unit * sqrt(d_head) of its terms and a weight by as much of itself; a
+// sum over T_k keys adds unit * sqrt(T_k).
+double tolerance(DType dtype, std::size_t T_k, std::size_t d_head) {
+  return 4 * test::epsilon(arithmetic(dtype)) * std::sqrt(static_cast<double>(T_k + d_head) + 16);
+}
+
 double value_at(const Tensor& x, std::size_t i) {
   return test::element(x.view().data, x.dtype(), static_cast<std::ptrdiff_t>(i));
 }
@@ -104,12 +110,8 @@ class Head {
     return test::reference_attention(head);
   }
 
-  // A score is off by about unit * sqrt(d_head) of its terms and a weight by as much of itself; a
-  // sum over T_k keys adds unit * sqrt(T_k).
-  double tolerance() const {
-    return 4 * test::epsilon(arithmetic(dtype())) *
-           std::sqrt(static_cast<double>(k_.shape()[0] + q_.shape()[1]) + 16);
-  }
+  std::size_t T_k() const { return k_.shape()[0]; }
+  std::size_t d_head() const { return k_.shape()[1]; }
 
  private:
   static Tensor make_mask(const HeadCase& c, DType dtype, Generator& generator) {
@@ -139,16 +141,17 @@ class Head {
 void compare_output(const Head& head, const test::ReferenceResult& expected, Tally& tally) {
   for (std::size_t i = 0; i < expected.o.size(); ++i)
     tally.add(value_at(head.output(), i), expected.o[i],
-              head.tolerance() * expected.magnitude[i] + last_rounding(head.dtype(), expected.o[i]),
+              attention_bound(head.dtype(), head.T_k(), head.d_head(), expected.o[i],
+                              expected.magnitude[i]),
               expected.magnitude[i]);
   ++tally.n_cases;
 }
 
 void compare_weights(const Head& head, const test::ReferenceResult& expected, Tally& tally) {
+  const double relative = 2 * tolerance(head.dtype(), head.T_k(), head.d_head());
   for (std::size_t i = 0; i < expected.p.size(); ++i)
     tally.add(value_at(head.weights(), i), expected.p[i],
-              2 * head.tolerance() * expected.p[i] + last_rounding(head.dtype(), expected.p[i]),
-              expected.p[i]);
+              relative * expected.p[i] + last_rounding(head.dtype(), expected.p[i]), expected.p[i]);
   ++tally.n_cases;
 }
 
@@ -203,6 +206,11 @@ class Product {
 };
 
 }  // namespace
+
+double attention_bound(DType dtype, std::size_t T_k, std::size_t d_head, double expected,
+                       double magnitude) {
+  return tolerance(dtype, T_k, d_head) * magnitude + last_rounding(dtype, expected);
+}
 
 void Tally::add(double found, double expected, double allowed, double scale) {
   const double off = std::abs(found - expected);

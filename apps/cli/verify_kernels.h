@@ -24,6 +24,10 @@ struct Tally {
   double used_ = -1;  // share of the bound
 };
 
+// How far an output of attention may be off. `magnitude` is the sum of the sizes of its terms p v.
+double attention_bound(DType dtype, std::size_t T_k, std::size_t d_head, double expected,
+                       double magnitude);
+
 struct KernelReport {
   std::string kernel, isa;
   DType dtype = DType::f32;

@@ -75,6 +75,7 @@ TEST_F(Help, ExamplesWork) {
                                              {"lesson", "heads"},
                                              {"lesson", "byhand"},
                                              {"verify"},
+                                             {"bench"},
                                              {"info"}}) {
     SCOPED_TRACE(verb.back());
     std::vector<std::string> args = verb;
@@ -93,7 +94,7 @@ TEST_F(Help, ExamplesWork) {
 
 TEST_F(Help, EveryVerbIsListedAndExplained) {
   const std::string help = run_cli({"--help"}).out;
-  for (const char* verb : {"see", "run", "inspect", "lesson", "verify", "info"}) {
+  for (const char* verb : {"see", "run", "inspect", "lesson", "verify", "bench", "info"}) {
     EXPECT_NE(help.find(std::string("\n  ") + verb + " "), std::string::npos) << verb;
     const std::string page = run_cli({verb, "--help"}).out;
     EXPECT_NE(page.find("Examples:"), std::string::npos) << verb;
