@@ -12,7 +12,8 @@
 namespace headwise {
 
 // Attention kernels by name, those that this CPU can run: "flash" takes blocks of queries against
-// all keys. The environment variable HEADWISE_KERNEL chooses one for the process.
+// all keys, "decode" a few queries of all heads that share their keys. The environment variable
+// HEADWISE_KERNEL chooses one for the process.
 HEADWISE_API std::vector<std::string> available_kernels();
 HEADWISE_API std::string kernel();  // the one that was asked for, or "auto"
 // "auto" lets every call's sizes decide. A call that the kernel cannot compute runs as under

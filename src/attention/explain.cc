@@ -64,7 +64,7 @@ AttentionPlan explain_attention(const ConstTensorView& q, const ConstTensorView&
   for (const std::optional<Mask>* mask : {&options.mask, &options.second_mask})
     if (*mask) result.bytes += attention::bytes_of((*mask)->view());
   result.scratch_bytes =
-      attention::scratch_bytes(p, plan) * static_cast<std::size_t>(result.n_threads);
+      attention::scratch_bytes(p, plan, static_cast<std::size_t>(result.n_threads));
   return result;
 }
 

@@ -23,6 +23,7 @@ struct KernelEntry {
 
 constexpr KernelEntry kKernels[] = {
     {Kernel::flash, "flash", [] { return true; }, [](const attention::Problem&) { return true; }},
+    {Kernel::decode, "decode", [] { return true; }, [](const attention::Problem&) { return true; }},
 };
 
 constexpr int kAuto = -1, kUnknown = -2;
@@ -69,7 +70,9 @@ KernelChoice choose_kernel(const Problem& p) {
   const int asked = asked_for.load(std::memory_order_relaxed);
   if (asked >= 0 && kKernels[asked].can_compute(p))
     return {kKernels[asked].kernel, "asked for by set_kernel or HEADWISE_KERNEL"};
-  return {Kernel::flash, "computes every call"};
+  if (p.group * p.T_q <= 4 && !(p.dropout.p > 0))
+    return {Kernel::decode, "few queries share each key: reading the keys is the work"};
+  return {Kernel::flash, "many queries: their products are the work"};
 }
 
 void require_valid_kernel() {

@@ -9,7 +9,8 @@
 namespace headwise::attention {
 
 enum class Kernel : std::uint8_t {
-  flash,  // blocks of queries against all their keys, online softmax
+  flash,   // blocks of queries against all their keys, online softmax
+  decode,  // few queries: those that share keys and values together, keys shared by threads
 };
 
 struct KernelChoice {

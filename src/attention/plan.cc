@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "attention/decode.h"
+#include "kernels/decode/flash_decode.h"
 #include "kernels/flash_forward.h"
+#include "kernels/tiles.h"
 
 namespace headwise::attention {
 namespace {
@@ -20,6 +23,30 @@ double multiply_adds(const Problem& p, const Outputs& out) {
   return n_visible_pairs(p) * each;
 }
 
+// Bytes of K and V that are worth a task of their own: 10 us of reading.
+constexpr double kDecodeTaskBytes = 1 << 19;
+// More tasks than this serve no machine, but states take memory.
+constexpr std::size_t kMostDecodeTasks = 1024;
+
+DecodeCut cut_decode(const Problem& p) {
+  DecodeCut cut;
+  const std::size_t rows = p.group * p.T_q;
+  cut.n_blocks = rows / kernels::kMostDecodeRows + (rows % kernels::kMostDecodeRows != 0 ? 1 : 0);
+  const std::size_t n_leaves =
+      std::max<std::size_t>((p.T_k + kernels::kLeafK - 1) / kernels::kLeafK, 1);
+  const double leaf_bytes = static_cast<double>(kernels::kLeafK) *
+                            static_cast<double>((p.d_head + p.d_v) * size_of(p.dtype));
+  const std::size_t n_pairs = std::max<std::size_t>(
+      p.n_batch * (p.n_heads / std::max<std::size_t>(p.group, 1)) * cut.n_blocks, 1);
+  const auto too_many = [&] {
+    return static_cast<double>(cut.n_leaves) * leaf_bytes < kDecodeTaskBytes ||
+           n_leaves / cut.n_leaves > kMostDecodeTasks / n_pairs;
+  };
+  while (cut.n_leaves < n_leaves && too_many()) cut.n_leaves *= 2;
+  cut.n_parts = (n_leaves + cut.n_leaves - 1) / cut.n_leaves;
+  return cut;
+}
+
 }  // namespace
 
 Plan make_plan(const Problem& p, const Outputs& out) {
@@ -33,6 +60,12 @@ Plan make_plan(const Problem& p, const Outputs& out) {
                                 out.row_sum.data == nullptr && out.log_sum_exp.data == nullptr &&
                                 out.weights.data == nullptr && out.average_weights.data == nullptr;
   plan.n_tasks = nothing_to_write ? 0 : p.n_batch * p.n_heads * plan.n_blocks;
+  if (plan.kernel == Kernel::decode) {
+    plan.decode = cut_decode(p);
+    plan.n_tasks = nothing_to_write ? 0
+                                    : p.n_batch * (p.n_heads / std::max<std::size_t>(p.group, 1)) *
+                                          plan.decode.n_blocks * plan.decode.n_parts;
+  }
   plan.longest_first = p.terms.diagonal != kernels::kNoDiagonal;
   plan.on_calling_thread = multiply_adds(p, out) < kWorthThreads;
   return plan;
@@ -52,13 +85,17 @@ double n_visible_pairs(const Problem& p) {
   return n_heads * (triangle + (T_q - whole) * maskable + T_q * (T_k - maskable));
 }
 
-std::size_t scratch_bytes(const Problem& p, const Plan&) {
+std::size_t scratch_bytes(const Problem& p, const Plan& plan, std::size_t n_threads) {
+  if (plan.kernel == Kernel::decode) {
+    const DecodeScratch scratch = decode_scratch(p, plan);
+    return scratch.shared + n_threads * scratch.each_thread;
+  }
   kernels::FlashForwardArgs args;
   args.dtype = p.dtype;
   args.T_k = p.T_k;
   args.d_head = p.d_head;
   args.d_v = p.d_v;
-  return kernels::flash_forward_scratch(args);
+  return n_threads * kernels::flash_forward_scratch(args);
 }
 
 Task block_at(const Problem& p, const Plan& plan, std::size_t n) {

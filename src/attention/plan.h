@@ -9,14 +9,22 @@
 
 namespace headwise::attention {
 
+// How the decode kernel's work is cut. Rows are the queries of all query heads of a KV head.
+struct DecodeCut {
+  std::size_t n_blocks = 1;  // of rows, for each KV head
+  std::size_t n_leaves = 1;  // of one task, a power of two
+  std::size_t n_parts = 1;   // tasks that share the keys of one block
+};
+
 struct Plan {
   Kernel kernel = Kernel::flash;
   const char* reason = "";
   std::size_t block_q = 1;        // queries of one task
   std::size_t n_blocks = 0;       // of each head
-  std::size_t n_tasks = 0;        // blocks of all heads
+  std::size_t n_tasks = 0;        // what threads share to make the output
   bool longest_first = false;     // causal: the last queries see the most keys
   bool on_calling_thread = true;  // too little work to wake others
+  DecodeCut decode;
 };
 
 Plan make_plan(const Problem& problem, const Outputs& outputs);
@@ -24,8 +32,8 @@ Plan make_plan(const Problem& problem, const Outputs& outputs);
 // Pairs of a query and a key that causal lets it see, in all heads; masks are not read.
 double n_visible_pairs(const Problem& problem);
 
-// Working memory of one thread for the output alone.
-std::size_t scratch_bytes(const Problem& problem, const Plan& plan);
+// Working memory of n_threads threads together for the output alone.
+std::size_t scratch_bytes(const Problem& problem, const Plan& plan, std::size_t n_threads);
 
 struct Task {
   std::size_t b, h;     // flat batch index, query head

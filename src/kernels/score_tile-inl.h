@@ -133,12 +133,24 @@ HWY_NOINLINE void score_tile(const T* qt, Rows<T> k, size_t n, size_t d_head, si
   for (; j < n; ++j) score_rows<1, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
 }
 
+// x *= scale for n values, a multiple of a vector's. The scale in two parts: rounded to f32, it
+// would shift every score by up to 6e-8 of itself.
+template <typename T>
+void scale_values(double scale, size_t n, T* x) {
+  const hn::ScalableTag<T> d;
+  const T high = static_cast<T>(scale);
+  const T low = static_cast<T>(scale - static_cast<double>(high));
+  for (T* end = x + n; x != end; x += kVectorLanes<T>) {
+    const auto value = hn::Load(d, x);
+    hn::Store(hn::MulAdd(value, hn::Set(d, high), hn::Mul(value, hn::Set(d, low))), d, x);
+  }
+}
+
 // qt[i][lane] = scale * q[t0 + lane][i]; lanes from n_lanes on are 0. `rows` holds kLanes * kTileK.
 template <int NV, typename T>
 void pack_queries(const ConstMatrix& q, DType dtype, double scale, size_t t0, size_t n_lanes,
                   size_t d_head, T* rows, T* qt) {
-  const hn::ScalableTag<T> d;
-  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  constexpr size_t kLanes = kBlockLanes<T, NV>;
   if (n_lanes < kLanes) std::fill_n(qt, d_head * kLanes, T{0});
   for (size_t i = 0; i < d_head; i += kTileK) {
     const size_t width = std::min(kTileK, d_head - i);
@@ -147,13 +159,7 @@ void pack_queries(const ConstMatrix& q, DType dtype, double scale, size_t t0, si
     const Rows<T> part = rows_of(columns, dtype, t0, n_lanes, width, rows);
     transpose(part.data, part.stride, n_lanes, width, qt + i * kLanes, kLanes);
   }
-  // The scale in two parts: a scale rounded to f32 would shift every score by up to 6e-8 of itself.
-  const T high = static_cast<T>(scale);
-  const T low = static_cast<T>(scale - static_cast<double>(high));
-  for (T* x = qt; x != qt + d_head * kLanes; x += N) {
-    const auto value = hn::Load(d, x);
-    hn::Store(hn::MulAdd(value, hn::Set(d, high), hn::Mul(value, hn::Set(d, low))), d, x);
-  }
+  scale_values(scale, d_head * kLanes, qt);
 }
 
 // Calls body(std::integral_constant<int, NV>, t0, n_lanes) for blocks of the queries [t0, t0 +

@@ -1,9 +1,13 @@
 #include "attention/plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/decode/flash_decode.h"
 #include "kernels/flash_forward.h"
+#include "kernels/tiles.h"
+#include "support/kernels.h"
 
 namespace headwise::attention {
 namespace {
@@ -22,6 +26,7 @@ Problem problem_of(std::size_t n_batch, std::size_t n_heads, std::size_t n_kv_he
 }
 
 TEST(Plan, EveryQueryBelongsToOneTask) {
+  const test::ScopedKernel flash("flash");
   const std::size_t block = kernels::flash_forward_block(DType::f32);
   for (const std::size_t T_q :
        {std::size_t{0}, std::size_t{1}, block - 1, block, block + 1, 3 * block + 2})
@@ -42,6 +47,7 @@ TEST(Plan, EveryQueryBelongsToOneTask) {
 }
 
 TEST(Plan, CausalBeginsWithTheLongestAndNeighboursShareKeys) {
+  const test::ScopedKernel flash("flash");
   const std::size_t block = kernels::flash_forward_block(DType::f32);
   Problem p = problem_of(1, 6, 2, 4 * block);
   p.terms.diagonal = 0;
@@ -53,6 +59,32 @@ TEST(Plan, CausalBeginsWithTheLongestAndNeighboursShareKeys) {
       EXPECT_LE(task.t0, before.t0);
     }
   }
+}
+
+TEST(Plan, DecodeTasksCoverRowsAndLeaves) {
+  const test::ScopedKernel forced("decode");
+  for (const std::size_t T_q : {0u, 1u, 5u, 33u, 65u})
+    for (const std::size_t T_k : {0u, 1u, 512u, 513u, 8192u, 1000000u})
+      for (const std::size_t d : {0u, 1u, 128u}) {
+        Problem p = problem_of(2, 6, 2, T_q);
+        p.T_k = T_k;
+        p.d_head = p.d_v = d;
+        float row = 0;
+        Outputs out;
+        out.row_max.data = &row;
+        const Plan plan = make_plan(p, out);
+        ASSERT_EQ(plan.kernel, Kernel::decode);
+        const DecodeCut& cut = plan.decode;
+        EXPECT_GE(cut.n_blocks * kernels::kMostDecodeRows, p.group * T_q);
+        EXPECT_LT(cut.n_blocks * kernels::kMostDecodeRows,
+                  p.group * T_q + kernels::kMostDecodeRows);
+        EXPECT_EQ(cut.n_leaves & (cut.n_leaves - 1), 0u);
+        EXPECT_GE(cut.n_leaves * cut.n_parts * kernels::kLeafK, T_k);
+        EXPECT_LT((cut.n_parts - 1) * cut.n_leaves * kernels::kLeafK,
+                  std::max<std::size_t>(T_k, 1));
+        EXPECT_EQ(plan.n_tasks, 2 * 2 * cut.n_blocks * cut.n_parts);
+        EXPECT_LE(plan.n_tasks, 1024u + 4 * cut.n_blocks);
+      }
 }
 
 TEST(Plan, NothingToWriteIsNoTask) {

@@ -1,0 +1,20 @@
+// The forward call by the decode kernel: few queries, all that share keys and values in one task.
+#pragma once
+
+#include <cstddef>
+
+#include "attention/heads.h"
+#include "attention/plan.h"
+#include "attention/problem.h"
+
+namespace headwise::attention {
+
+void decode(const Problem& p, const Plan& plan, const Outputs& out, const RowStates& rows);
+
+// Working memory for the output alone: what a call takes once, and what each thread takes.
+struct DecodeScratch {
+  std::size_t shared, each_thread;
+};
+DecodeScratch decode_scratch(const Problem& p, const Plan& plan);
+
+}  // namespace headwise::attention
