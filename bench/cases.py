@@ -7,7 +7,7 @@ BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
 
 @dataclass(frozen=True)
 class Attention:
-    """softmax(Q K^T / sqrt(d_head)) V with contiguous q (B, n_heads, T_q, d_head), k and v (B, n_kv_heads, T_k, d_head).
+    """softmax(Q K^T / sqrt(d_head)) V: q (B, n_heads, T_q, d_head), k and v (B, n_kv_heads, T_k, d_head), contiguous.
 
     padded   a boolean mask (B, 1, 1, T_k): the end of each sequence is hidden
     boolean  a boolean mask (T_q, T_k): a random quarter of the keys is hidden
@@ -49,7 +49,7 @@ class Attention:
 
     @property
     def flops(self):
-        """Useful ones: two products over the keys that a query sees. Masked keys count: no peer is told to skip them."""
+        """Useful ones: two products over the keys that a query sees under causal; masked keys count as seen."""
         pairs = self.T_q * self.T_k
         if self.mode == "causal":
             seen = min(self.T_q, self.T_k)  # queries past the last key see all of them

@@ -10,6 +10,7 @@ for one query reads from memory. Run it while nothing else computes.
 import argparse
 import json
 import platform
+import signal
 from datetime import date
 from pathlib import Path
 
@@ -152,6 +153,8 @@ def read(paths):
 
 def main():
     arguments = parse_arguments()
+    if arguments.read:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that leaves, as `head` does
     machine, lines = read(arguments.read) if arguments.read else measure(arguments)
     print()
     show_narrow_speed(lines)

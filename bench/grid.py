@@ -10,6 +10,7 @@ again, longer, before it counts.
 """
 import argparse
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -129,6 +130,8 @@ def measure(arguments):
 
 def main():
     arguments = parse_arguments()
+    if arguments.read:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that leaves, as `head` does
     if arguments.read:
         lines = [json.loads(text) for path in arguments.read for text in path.read_text().splitlines()]
         for line in sorted(filter(loses, lines), key=lambda line: min(line_ratios(line).values())):

@@ -26,7 +26,8 @@ BASE = Attention(1, 8, 0, 0, 64)
 BLOCK_SECONDS = 0.1
 
 THREADS = (
-    *(Attention(1, heads, T, T, 64, mode) for heads in (8, 1) for mode in ("full", "causal") for T in (512, 1024, 4096)),
+    *(Attention(1, heads, T, T, 64, mode)
+      for heads in (8, 1) for mode in ("full", "causal") for T in (512, 1024, 4096)),
     Attention(1, 32, 1, 8192, 128),
     Module(1, 512, 768, 12), Module(1, 1024, 768, 12), Module(8, 128, 384, 12), Module(1, 1024, 64, 1),
 )
@@ -92,11 +93,12 @@ def measure_time(n_threads, rounds):
                 one.round()
         speeds = [one.case.flops / one.times.best for one in timed]
         middle = statistics.median(speeds)
-        print(f"\ntime, 1,8,T,T,64 {mode}, {n_threads} threads\n{'T':>7}{'best':>10}{'spread':>9}{'GFLOP/s':>9}{'off':>9}")
+        print(f"\ntime, 1,8,T,T,64 {mode}, {n_threads} threads\n"
+              f"{'T':>7}{'best':>10}{'spread':>9}{'GFLOP/s':>9}{'off':>9}")
         for one, speed in zip(timed, speeds):
             off = middle / speed - 1
-            print(f"{one.case.T_q:7}{show_seconds(one.times.best):>10}{one.times.spread:9.1%}{speed / 1e9:9.1f}{off:+9.1%}",
-                  flush=True)
+            print(f"{one.case.T_q:7}{show_seconds(one.times.best):>10}{one.times.spread:9.1%}"
+                  f"{speed / 1e9:9.1f}{off:+9.1%}", flush=True)
             yield {"measure": "time", "T": one.case.T_q, "mode": mode, "threads": n_threads, "gflops": speed / 1e9,
                    "off": off, **one.times.microseconds()}
 

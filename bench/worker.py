@@ -1,4 +1,4 @@
-"""A contender in a process of its own: threads of one never spin beside another's work, and one that crashes ends alone."""
+"""A contender in a process of its own: its threads never spin beside another's work, and if it crashes it ends alone."""
 import multiprocessing
 import os
 

@@ -21,11 +21,15 @@ def load(key):
 
 
 class Call:
-    """A call that is ready to be repeated; `run` is timed and nothing else."""
+    """A call that is ready to be repeated; `run` is timed and nothing else.
 
-    def __init__(self, run, result):
-        self.run = run        # computes once
-        self.result = result  # {"output": array, maybe "weights": array} of the last run, as the module or SDPA shapes it
+    run     computes once
+    result  gives {"output": array} of the last run, and "weights" where the module returns them
+    keep    whatever owns memory that the call uses
+    """
+
+    def __init__(self, run, result, keep=None):
+        self.run, self.result, self.keep = run, result, keep
 
     def seconds(self, n):
         run = self.run

@@ -75,8 +75,8 @@ def _checked(seconds):
 class _Call(Call):
     """Repeats in C, so that Python's own time is not counted."""
 
-    def __init__(self, repeat, result):
-        super().__init__(lambda: self.seconds(1), result)
+    def __init__(self, repeat, result, keep=None):
+        super().__init__(lambda: self.seconds(1), result, keep)
         self.repeat = repeat
 
     def seconds(self, n):
@@ -91,9 +91,7 @@ def _attention(case):
     c.dtype, c.causal, c.mask_is_bias = CODES[case.dtype], case.mode == "causal", case.mode == "bias"
     if data["mask"] is not None:
         c.mask, c.mask_shape = data["mask"].ctypes.data, (SIZE * 4)(*case.mask_shape)
-    call = _Call(lambda n: LIBRARY.bench_attention(ctypes.byref(c), n), lambda: {"output": o})
-    call.keep = data
-    return call
+    return _Call(lambda n: LIBRARY.bench_attention(ctypes.byref(c), n), lambda: {"output": o}, data)
 
 
 class _Module:

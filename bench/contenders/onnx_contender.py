@@ -51,21 +51,19 @@ def _session(nodes, fed, results, constants):
 
 
 def _call(nodes, fed, results, output, constants=None):
-    """`results` has empty arrays that the graph writes to; `output` makes of them what SDPA returns."""
-    fed = {name: array for name, array in fed.items() if array is not None}
+    """`results` has the arrays that the graph writes to, an input's where it is to be extended in place; `output` makes
+    of them what SDPA returns."""
     session = _session(nodes, fed, results, constants or {})
     binding = session.io_binding()
-    values = {}
-    for name, array in {**fed, **results}.items():
-        values[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    for name in fed:
-        binding.bind_ortvalue_input(name, values[name])
-    for name in results:
-        binding.bind_ortvalue_output(name, values[name])
-    call = Call(lambda: session.run_with_iobinding(binding),
-                lambda: output({name: values[name].numpy() for name in results}))
-    call.keep = (fed, results, values)
-    return call
+    values = {id(array): onnxruntime.OrtValue.ortvalue_from_numpy(array)
+              for array in (*fed.values(), *results.values())}
+    for name, array in fed.items():
+        binding.bind_ortvalue_input(name, values[id(array)])
+    for name, array in results.items():
+        binding.bind_ortvalue_output(name, values[id(array)])
+    return Call(lambda: session.run_with_iobinding(binding),
+                lambda: output({name: values[id(array)].numpy() for name, array in results.items()}),
+                (fed, results, values))
 
 
 def _rows(array):
@@ -83,7 +81,7 @@ def _standard(case, data, expanded):
     mask = data["mask"]
     if mask is not None and expanded:
         mask = inputs.aligned_copy(np.broadcast_to(mask, mask.shape[:2] + (case.T_q, case.T_k)))
-    fed = {"q": data["q"], "k": data["k"], "v": data["v"], "mask": mask}
+    fed = {name: data[name] for name in "qkv"} | ({} if mask is None else {"mask": mask})
     node = helper.make_node("Attention", ["q", "k", "v"] + ["mask"] * (mask is not None), ["o"],
                             is_causal=int(case.mode == "causal"))
     return _call([node], fed, {"o": inputs.aligned_copy(data["q"])}, lambda found: {"output": found["o"]})
@@ -115,41 +113,20 @@ def _own_grouped(case, data):
     if not decode and not (case.mode == "causal" and case.T_q == case.T_k):
         raise Unsupported("GroupQueryAttention is causal")
     fed = {"q": _rows(data["q"])}
-    new = slice(case.T_k - 1, None) if decode else slice(None)
+    results = {"o": inputs.aligned_copy(fed["q"])}
     for name in "kv":
-        fed[name] = _rows(data[name][:, :, new])
-        fed["past_" + name] = inputs.aligned_copy(data[name]) if decode else None
+        past, present = "past_" + name, "present_" + name
+        results[present] = inputs.aligned_copy(data[name])
+        if decode:
+            fed[past] = results[present]
+        fed[name] = _rows(data[name][:, :, -1:] if decode else data[name])
     fed["last"] = np.full(case.B, case.T_k - 1, np.int32)
     fed["total"] = np.array([case.T_k], np.int32)
-    results = {"o": inputs.aligned_copy(fed["q"])}
-    past = ["past_k", "past_v"] if decode else ["", ""]
-    present = []
-    if not decode:  # a graph has to return them
-        for name in "kv":
-            results["present_" + name] = inputs.aligned_copy(data[name])
-            present.append("present_" + name)
-    node = helper.make_node("GroupQueryAttention", ["q", "k", "v", *past, "last", "total"],
-                            ["o", *(present or ["present_k", "present_v"])], domain=OWN, num_heads=case.n_heads,
+    pasts = ["past_k", "past_v"] if decode else ["", ""]
+    node = helper.make_node("GroupQueryAttention", ["q", "k", "v", *pasts, "last", "total"],
+                            ["o", "present_k", "present_v"], domain=OWN, num_heads=case.n_heads,
                             kv_num_heads=case.kv_heads)
-    return _call_in_place(node, fed, results, case) if decode else _call(
-        [node], fed, results, lambda found: {"output": _heads(found["o"], case.n_heads)})
-
-
-def _call_in_place(node, fed, results, case):
-    """The cache is bound as input and as output, so that it is extended and not copied."""
-    caches = {"present_" + name: fed["past_" + name] for name in "kv"}
-    session = _session([node], fed, {**results, **caches}, {})
-    binding = session.io_binding()
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in {**fed, **results}.items()}
-    for name in fed:
-        binding.bind_ortvalue_input(name, values[name])
-    binding.bind_ortvalue_output("o", values["o"])
-    for name in "kv":
-        binding.bind_ortvalue_output("present_" + name, values["past_" + name])
-    call = Call(lambda: session.run_with_iobinding(binding),
-                lambda: {"output": _heads(values["o"].numpy(), case.n_heads)})
-    call.keep = (fed, results, values)
-    return call
+    return _call([node], fed, results, lambda found: {"output": _heads(found["o"], case.n_heads)})
 
 
 def _module_parameters(case):

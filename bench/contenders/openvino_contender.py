@@ -43,9 +43,8 @@ def _call(precision, nodes, fed, results, output):
         request.set_input_tensor(i, tensors[i])
     for i in range(len(results)):
         request.set_output_tensor(i, tensors[len(fed) + i])
-    call = Call(lambda: request.infer(share_inputs=True, share_outputs=True), lambda: output(*results))
-    call.keep = (fed, results, tensors)
-    return call
+    return Call(lambda: request.infer(share_inputs=True, share_outputs=True), lambda: output(*results),
+                (fed, results, tensors))
 
 
 def _sdpa(case, q, k, v, mask):
@@ -97,7 +96,7 @@ def _module(case, precision):
         outputs.append(ops.reduce_mean(weights, np.int64(1), False))
         results.append(inputs.aligned((case.B, case.T, case.T), data["x"].dtype))
     call = _call(precision, ([x], outputs), [data["x"]], results, lambda o, w=None: {"output": o, "weights": w})
-    call.parameters = data  # the constants share their memory
+    call.keep = call.keep, data  # the constants share its memory
     return call
 
 
