@@ -89,20 +89,31 @@ def _quantiles(ratios):
                       for name, q in (("worst", 0), ("1 %", 0.01), ("10 %", 0.1), ("median", 0.5)))
 
 
-def print_totals(lines):
-    print(f"\n{len(lines)} rows; slower than a peer on {sum(map(loses, lines))}. Ratios, the peer's time over ours:")
-    for key in PEERS:
-        ratios = [line_ratios(line)[key] for line in lines if key in line_ratios(line)]
-        if ratios:
-            slower = sum(ratio < 1 for ratio in ratios)
-            print(f"  {NAMES[key]:13} slower on {slower:4} of {len(ratios):4}   {_quantiles(ratios)}")
-    for axis in ("mode", "T_q", "T_k", "d_head"):
-        print(f"Lowest of a row's ratios, by {axis}:")
-        for value in sorted({line[axis] for line in lines}):
-            lowest = [min(found.values()) for line in lines if line[axis] == value and (found := line_ratios(line))]
-            if lowest:
-                slower = sum(ratio < 1 for ratio in lowest)
-                print(f"  {value!s:13} slower on {slower:4} of {len(lowest):4}   {_quantiles(lowest)}")
+def lowest_ratio(line):
+    """Against the fastest peer; None where none has a time."""
+    return min(line_ratios(line).values(), default=None)
+
+
+def print_by(axis, lines):
+    print(f"Lowest of a row's ratios, by {axis}:")
+    for value in sorted({line[axis] for line in lines}):
+        lowest = [lowest_ratio(line) for line in lines if line[axis] == value]
+        slower = sum(ratio < 1 for ratio in lowest)
+        print(f"  {value!s:13} slower on {slower:4} of {len(lowest):4}   {_quantiles(lowest)}")
+
+
+def print_lengths(lines):
+    print("The lowest ratio of all, by T_q (down) and T_k (across):")
+    print(" " * 7 + "".join(f"{T_k:7}" for T_k in sampling.T))
+    for T_q in sampling.T:
+        cells = []
+        for T_k in sampling.T:
+            found = [lowest_ratio(line) for line in lines if (line["T_q"], line["T_k"]) == (T_q, T_k)]
+            cells.append(f"{min(found):7.2f}" if found else f"{'':7}")
+        print(f"{T_q:7}" + "".join(cells).rstrip())
+
+
+def print_reasons(lines):
     reasons = {}
     for line in lines:
         for key, e in line["contenders"].items():
@@ -110,6 +121,20 @@ def print_totals(lines):
                 reasons.setdefault((NAMES[key], e["reason"]), []).append(line["name"])
     for (name, reason), names in sorted(reasons.items()):
         print(f"No time for {name} on {len(names)} rows ({names[0]}, ...): {reason}")
+
+
+def print_totals(lines):
+    print(f"\n{len(lines)} rows; slower than a peer on {sum(map(loses, lines))}. Ratios, the peer's time over ours:")
+    for key in PEERS:
+        ratios_of_peer = [line_ratios(line)[key] for line in lines if key in line_ratios(line)]
+        if ratios_of_peer:
+            slower = sum(ratio < 1 for ratio in ratios_of_peer)
+            print(f"  {NAMES[key]:13} slower on {slower:4} of {len(ratios_of_peer):4}   {_quantiles(ratios_of_peer)}")
+    compared = [line for line in lines if line_ratios(line)]
+    for axis in ("mode", "d_head", "n_heads"):
+        print_by(axis, compared)
+    print_lengths(compared)
+    print_reasons(lines)
 
 
 def measure(arguments):
@@ -134,7 +159,7 @@ def main():
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that leaves, as `head` does
     if arguments.read:
         lines = [json.loads(text) for path in arguments.read for text in path.read_text().splitlines()]
-        for line in sorted(filter(loses, lines), key=lambda line: min(line_ratios(line).values())):
+        for line in sorted(filter(loses, lines), key=lowest_ratio):
             print(show_row(line))
     else:
         lines = measure(arguments)

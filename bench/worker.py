@@ -1,4 +1,4 @@
-"""A contender in a process of its own: its threads never spin beside another's work, and if it crashes it ends alone."""
+"""A contender in a process of its own: its threads never spin beside another's work, and a crash is its own."""
 import multiprocessing
 import os
 

@@ -101,7 +101,9 @@ class Grid(unittest.TestCase):
         totals = printed(grid.print_totals, [slow, fast])
         self.assertIn("2 rows; slower than a peer on 1.", totals)
         self.assertRegex(totals, r"PyTorch +slower on +1 of +2 +worst +0\.75")
+        self.assertRegex(totals, r"\n +7 +0\.75\n")  # of T_q = 7, at T_k = 33
         self.assertIn("No time for ONNX Runtime on 2 rows", totals)
+        self.assertIn("0 rows", printed(grid.print_totals, []))
 
     def test_close_rows_are_measured_again_but_not_for_ever(self):
         again = grid.more_rounds()
