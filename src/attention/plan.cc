@@ -11,9 +11,9 @@ namespace headwise::attention {
 namespace {
 
 // Multiply-adds below which waking threads costs more than it saves. Measured on 2 cores with
-// AVX-512 (all work shared / none of it, in us): 2e5 5.4 / 4.1, 4e5 8.1 / 7.4, 6e5 13.6 / 12.6,
-// 7e5 9.4 / 10.9, 1.3e6 11.0 / 13.3, 4.7e6 26 / 46.
-constexpr double kWorthThreads = 6e5;
+// AVX-512 (2 threads / 1, in us): 1.5e5 4.8 / 2.9, 3.3e5 6.4 / 5.6, 5.9e5 6.9 / 10.0 with 16 heads
+// and 7.6 / 6.9 with 4, 1.2e6 8.5 / 13.3, 2.4e6 15 / 26.
+constexpr double kWorthThreads = 5e5;
 
 double multiply_adds(const Problem& p, const Outputs& out) {
   const bool weights = out.weights.data != nullptr || out.average_weights.data != nullptr;

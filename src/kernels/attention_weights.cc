@@ -141,10 +141,11 @@ class WeightsBlock {
                          static_cast<std::ptrdiff_t>(at.j0) * a_.w.stride_i);
     };
     if (a_.dtype == dtype_of_v<T> && a_.w.stride_i == 1) {
-      transpose(w_.mean, kLanes, at.n, n_lanes_, static_cast<T*>(out(0)), a_.w.stride_t);
+      lanes_to_rows(w_.mean, kLanes, at.n, n_lanes_,
+                    Strided<T>{static_cast<T*>(out(0)), a_.w.stride_t});
       return;
     }
-    transpose(w_.mean, kLanes, at.n, n_lanes_, w_.rows, kTileK);
+    lanes_to_rows(w_.mean, kLanes, at.n, n_lanes_, Strided<T>{w_.rows, kTileK});
     for (size_t r = 0; r < n_lanes_; ++r)
       narrow_row(w_.rows + r * kTileK, at.n, out(r), a_.dtype, a_.w.stride_i);
   }

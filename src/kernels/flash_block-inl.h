@@ -78,6 +78,18 @@ Workspace<T> take_workspace(const FlashForwardArgs& a, Frame& frame) {
   return w;
 }
 
+// o / l. A product with 1 / l and one correction round as a division does, in a third of its time,
+// which shows where a row has few keys. Not so where the result is not finite: the correction would
+// be NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V divide(D d, V o, V l, V inverse) {
+  const V first = hn::Mul(o, inverse);
+  const V x = hn::MulAdd(hn::NegMulAdd(first, l, o), inverse, first);
+  const auto finite = hn::Lt(hn::Abs(x), hn::Set(d, -kNegInf<hn::TFromD<D>>));
+  if (HWY_LIKELY(hn::AllTrue(d, finite))) return x;
+  return hn::IfThenElse(finite, x, hn::Div(o, l));
+}
+
 // What differs between the kernels is `Products`, for blocks of kNV vectors:
 //   using T                           type of scores, weights and sums
 //   using Memory, take_memory(a, frame)   for the widest block
@@ -254,12 +266,11 @@ class Block {
         state.m[r] = state.l[r] = std::numeric_limits<T>::quiet_NaN();
       if (!w_.seen[r]) state.l[r] = T{1};  // o is 0 already
     }
-    // Did not help: 1 / l and a correction instead of divisions (1 % at T 64).
-    for (size_t i = 0; i < a_.d_v * kLanes; i += kLanes)
-      for (size_t r = 0; r < kLanes; r += N) {
-        T* o = state.o + i + r;
-        hn::Store(hn::Div(hn::Load(d, o), hn::Load(d, state.l + r)), d, o);
-      }
+    for (size_t r = 0; r < kLanes; r += N) {
+      const V l = hn::Load(d, state.l + r), inverse = hn::Div(hn::Set(d, T{1}), l);
+      for (T *o = state.o + r, *end = o + a_.d_v * kLanes; o < end; o += kLanes)
+        hn::Store(divide(d, hn::Load(d, o), l, inverse), d, o);
+    }
     for (size_t i = 0; i < a_.d_v; i += kTileK) write_columns(state, i);
     for (size_t r = 0; r < n_lanes_; ++r) {
       if (a_.row_max != nullptr) static_cast<T*>(a_.row_max)[t0_ + r] = state.m[r];
@@ -277,10 +288,11 @@ class Block {
     };
     const T* from = state.o + i * kLanes;
     if (a_.dtype == dtype_of_v<T> && a_.o.stride_i == 1) {
-      transpose(from, kLanes, width, n_lanes_, static_cast<T*>(out(0)), a_.o.stride_t);
+      lanes_to_rows(from, kLanes, width, n_lanes_,
+                    Strided<T>{static_cast<T*>(out(0)), a_.o.stride_t});
       return;
     }
-    transpose(from, kLanes, width, n_lanes_, w_.rows, kTileK);
+    lanes_to_rows(from, kLanes, width, n_lanes_, Strided<T>{w_.rows, kTileK});
     for (size_t r = 0; r < n_lanes_; ++r)
       narrow_row(w_.rows + r * kTileK, width, out(r), a_.dtype, a_.o.stride_i);
   }

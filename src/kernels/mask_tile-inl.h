@@ -156,6 +156,7 @@ void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<
     return;
   }
   if (at.n_lanes < kLanes) std::fill_n(tile.bias, kTileK * kLanes, T{0});
+  const Strided<T> to{tile.bias, kLanes};
   if (const MaskMatrix* mask = plain_bias<T>(terms, n)) {
     const T* from = static_cast<const T*>(mask->data) +
                     static_cast<std::ptrdiff_t>(at.t0) * mask->stride_t +
@@ -164,12 +165,12 @@ void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<
       for (size_t r = 0; r < at.n_lanes; ++r)
         tile.hidden[r] |= bits_where(d, from + static_cast<std::ptrdiff_t>(r) * mask->stride_t, n,
                                      [&](auto x) { return hn::Eq(x, hn::Set(d, kNegInf<T>)); });
-    transpose(from, mask->stride_t, at.n_lanes, n, tile.bias, kLanes);
+    transpose<>(Strided<const T>{from, mask->stride_t}, at.n_lanes, n, to);
     return;
   }
   for (size_t r = 0; r < at.n_lanes; ++r)
     tile.hidden[r] |= bias_row(terms, at.t0 + r, at.j0, n, tile.rows + r * kTileK, second);
-  transpose(tile.rows, kTileK, at.n_lanes, at.n, tile.bias, kLanes);
+  transpose<>(Strided<const T>{tile.rows, kTileK}, at.n_lanes, at.n, to);
 }
 
 template <int NV, typename T>

@@ -133,33 +133,45 @@ HWY_NOINLINE void score_tile(const T* qt, Rows<T> k, size_t n, size_t d_head, si
   for (; j < n; ++j) score_rows<1, NV>(qt, at(j), d_head, lanes, s + j * lanes, tile_max);
 }
 
-// x *= scale for n values, a multiple of a vector's. The scale in two parts: rounded to f32, it
-// would shift every score by up to 6e-8 of itself.
+// Times `scale`, in two parts: rounded to f32, it would shift every score by up to 6e-8 of itself.
+template <typename T>
+class Scale {
+ public:
+  using V = hn::Vec<hn::ScalableTag<T>>;
+
+  explicit Scale(double scale)
+      : high_(hn::Set(hn::ScalableTag<T>(), static_cast<T>(scale))),
+        low_(hn::Set(hn::ScalableTag<T>(),
+                     static_cast<T>(scale - static_cast<double>(static_cast<T>(scale))))) {}
+  HWY_INLINE V operator()(V x) const { return hn::MulAdd(x, high_, hn::Mul(x, low_)); }
+
+ private:
+  V high_, low_;
+};
+
+// x *= scale for n values, a multiple of a vector's.
 template <typename T>
 void scale_values(double scale, size_t n, T* x) {
   const hn::ScalableTag<T> d;
-  const T high = static_cast<T>(scale);
-  const T low = static_cast<T>(scale - static_cast<double>(high));
-  for (T* end = x + n; x != end; x += kVectorLanes<T>) {
-    const auto value = hn::Load(d, x);
-    hn::Store(hn::MulAdd(value, hn::Set(d, high), hn::Mul(value, hn::Set(d, low))), d, x);
-  }
+  const Scale<T> scaled(scale);
+  for (T* end = x + n; x != end; x += kVectorLanes<T>) hn::Store(scaled(hn::Load(d, x)), d, x);
 }
 
-// qt[i][lane] = scale * q[t0 + lane][i]; lanes from n_lanes on are 0. `rows` holds kLanes * kTileK.
+// qt[i][lane] = scale * q[t0 + lane][i]; lanes from n_lanes on repeat the last query. `rows` holds
+// kLanes * kTileK.
 template <int NV, typename T>
 void pack_queries(const ConstMatrix& q, DType dtype, double scale, size_t t0, size_t n_lanes,
                   size_t d_head, T* rows, T* qt) {
   constexpr size_t kLanes = kBlockLanes<T, NV>;
-  if (n_lanes < kLanes) std::fill_n(qt, d_head * kLanes, T{0});
+  const Scale<T> scaled(scale);
   for (size_t i = 0; i < d_head; i += kTileK) {
     const size_t width = std::min(kTileK, d_head - i);
     const ConstMatrix columns{advance(q.data, dtype, static_cast<std::ptrdiff_t>(i) * q.stride_i),
                               q.stride_t, q.stride_i};
     const Rows<T> part = rows_of(columns, dtype, t0, n_lanes, width, rows);
-    transpose(part.data, part.stride, n_lanes, width, qt + i * kLanes, kLanes);
+    rows_to_lanes(Strided<const T>{part.data, part.stride}, n_lanes, width, qt + i * kLanes, kLanes,
+                  scaled);
   }
-  scale_values(scale, d_head * kLanes, qt);
 }
 
 // Calls body(std::integral_constant<int, NV>, t0, n_lanes) for blocks of the queries [t0, t0 +
@@ -173,9 +185,11 @@ HWY_INLINE void for_each_block(size_t t0, size_t n_q, Body&& body) {
       body(std::integral_constant<int, 1>(), t0, left);
       return;
     }
-    if (kWidestNV > 2 && left <= kBlockLanes<T, 2>) {
-      body(std::integral_constant<int, 2>(), t0, left);
-      return;
+    if (kWidestNV > 2 && left <= kBlockLanes<T, 3>) {  // 2 vectors, and 1 for the rest
+      const size_t n = std::min(left, kBlockLanes<T, 2>);
+      body(std::integral_constant<int, 2>(), t0, n);
+      t0 += n;
+      continue;
     }
     const size_t n = std::min(left, kBlockLanes<T, kWidestNV>);
     body(std::integral_constant<int, kWidestNV>(), t0, n);

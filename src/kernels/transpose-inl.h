@@ -1,6 +1,6 @@
-// to[c][r] = from[r][c]: between rows in memory and queries in lanes. Squares whose side is a whole
-// vector, then of one 128-bit vector, then single elements. A small call, and one with a bias, is
-// bounded by it: 16 x 16 squares of f32 take a third of the instructions of 4 x 4.
+// to[c][r] = from[r][c]: between rows in memory and queries in lanes. As many rows at a time as a
+// vector has lanes: vectors are put together from the 128-bit pieces of rows that lie a square
+// apart, so that transposing squares within pieces leaves whole vectors of columns.
 #if defined(HEADWISE_KERNELS_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_KERNELS_TRANSPOSE_INL_H_
 #undef HEADWISE_KERNELS_TRANSPOSE_INL_H_
@@ -8,6 +8,7 @@
 #define HEADWISE_KERNELS_TRANSPOSE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 
 #include "hwy/highway.h"
@@ -16,135 +17,125 @@ HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET != HWY_SCALAR
-// A square whose side is one vector wider than 128 bits.
-template <size_t N>
-struct Square {
-  // Stage 1 and 2 transpose within 128-bit blocks, for 16 / sizeof(T) rows: afterwards rows[r + c]
-  // holds column c of each block.
-  template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE void within_blocks(D d, V* HWY_RESTRICT rows) {
-    if constexpr (sizeof(hn::TFromD<D>) == 8) {
-      const V r0 = rows[0], r1 = rows[1];
-      rows[0] = hn::InterleaveLower(d, r0, r1);
-      rows[1] = hn::InterleaveUpper(d, r0, r1);
-    } else {
-      const hn::Repartition<double, D> dw;
-      const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, rows[0], rows[1]));
-      const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, rows[2], rows[3]));
-      const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, rows[0], rows[1]));
-      const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, rows[2], rows[3]));
-      rows[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
-      rows[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
-      rows[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
-      rows[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
-    }
-  }
-
-  // Column `c` of every block, from `side` rows on: blocks of the vectors change places.
-  template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE void across_blocks(D d, const V* HWY_RESTRICT rows, size_t side,
-                                       hn::TFromD<D>* HWY_RESTRICT to, std::ptrdiff_t stride) {
-    const auto column = [&](size_t block) {
-      return to + static_cast<std::ptrdiff_t>(block * side) * stride;
-    };
-    if constexpr (N * sizeof(hn::TFromD<D>) == 32) {
-      hn::StoreU(hn::ConcatLowerLower(d, rows[side], rows[0]), d, column(0));
-      hn::StoreU(hn::ConcatUpperUpper(d, rows[side], rows[0]), d, column(1));
-    } else {
-      const V low0 = hn::ConcatLowerLower(d, rows[2 * side], rows[0]);
-      const V low1 = hn::ConcatLowerLower(d, rows[3 * side], rows[side]);
-      const V high0 = hn::ConcatUpperUpper(d, rows[2 * side], rows[0]);
-      const V high1 = hn::ConcatUpperUpper(d, rows[3 * side], rows[side]);
-      hn::StoreU(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(low1), low0), d, column(0));
-      hn::StoreU(hn::OddEvenBlocks(low1, hn::SwapAdjacentBlocks(low0)), d, column(1));
-      hn::StoreU(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(high1), high0), d, column(2));
-      hn::StoreU(hn::OddEvenBlocks(high1, hn::SwapAdjacentBlocks(high0)), d, column(3));
-    }
-  }
-
-  template <typename T>
-  static HWY_INLINE void transpose(const T* from, std::ptrdiff_t from_stride, T* to,
-                                   std::ptrdiff_t to_stride) {
-    const hn::ScalableTag<T> d;
-    constexpr size_t kSide = 16 / sizeof(T);
-    hn::Vec<decltype(d)> rows[N];
-    HWY_UNROLL(16)
-    for (size_t r = 0; r < N; ++r)
-      rows[r] = hn::LoadU(d, from + static_cast<std::ptrdiff_t>(r) * from_stride);
-    HWY_UNROLL(16)
-    for (size_t r = 0; r < N; r += kSide) within_blocks(d, rows + r);
-    HWY_UNROLL(4)
-    for (size_t c = 0; c < kSide; ++c)
-      across_blocks(d, rows + c, kSide, to + static_cast<std::ptrdiff_t>(c) * to_stride, to_stride);
-  }
+// Rows of T, `stride` elements apart.
+template <typename T>
+struct Strided {
+  T* data;
+  std::ptrdiff_t stride;
+  HWY_INLINE T* row(size_t r) const { return data + static_cast<std::ptrdiff_t>(r) * stride; }
 };
 
-HWY_INLINE void transpose_square(const float* from, std::ptrdiff_t from_stride, float* to,
-                                 std::ptrdiff_t to_stride) {
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> dw;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_stride);
-  const auto r2 = hn::LoadU(d, from + 2 * from_stride), r3 = hn::LoadU(d, from + 3 * from_stride);
-  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, r0, r1));
-  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, r2, r3));
-  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, r0, r1));
-  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, low01, low23)), d, to);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23)), d, to + to_stride);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, high01, high23)), d, to + 2 * to_stride);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23)), d, to + 3 * to_stride);
-}
+// Rows and columns of a square: the elements of 128 bits, or 1 where vectors have one lane.
+template <typename T>
+inline constexpr size_t kSquareSide = HWY_TARGET == HWY_SCALAR ? 1 : 16 / sizeof(T);
 
-HWY_INLINE void transpose_square(const double* from, std::ptrdiff_t from_stride, double* to,
-                                 std::ptrdiff_t to_stride) {
-  const hn::FixedTag<double, 2> d;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_stride);
-  hn::StoreU(hn::InterleaveLower(d, r0, r1), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, to + to_stride);
-}
-
-template <typename T>
-inline constexpr size_t kSquareSide = 16 / sizeof(T);
-#else
-template <typename T>
-HWY_INLINE void transpose_square(const T* from, std::ptrdiff_t, T* to, std::ptrdiff_t) {
-  *to = *from;
-}
-template <typename T>
-inline constexpr size_t kSquareSide = 1;
-#endif
-
-template <typename T>
-HWY_NOINLINE void transpose(const T* from, std::ptrdiff_t from_stride, size_t n_rows, size_t n_cols,
-                            T* to, std::ptrdiff_t to_stride) {
-  constexpr size_t kSide = kSquareSide<T>;
-  const auto at = [](auto* base, std::ptrdiff_t stride, size_t row, size_t col) {
-    return base + static_cast<std::ptrdiff_t>(row) * stride + col;
-  };
-  const size_t whole_cols = n_cols / kSide * kSide, whole_rows = n_rows / kSide * kSide;
-  for (size_t r = 0; r < whole_rows;) {
-    size_t c = 0, height = kSide;
+// Piece b is row(kSquareSide * b) from column c on.
+template <class D, class Row>
+HWY_INLINE hn::Vec<D> load_pieces(D d, const Row& row, size_t first, size_t c) {
 #if HWY_TARGET != HWY_SCALAR
-    constexpr size_t N = hn::MaxLanes(hn::ScalableTag<T>());
-    if constexpr (N > kSide) {
-      if (r + N <= n_rows) {
-        height = N;
-        for (; c + N <= n_cols; c += N)
-          Square<N>::transpose(at(from, from_stride, r, c), from_stride, at(to, to_stride, c, r),
-                               to_stride);
-      }
-    }
+  if constexpr (hn::MaxLanes(D()) > kSquareSide<hn::TFromD<D>>) {
+    const hn::Half<D> half;
+    const auto low = load_pieces(half, row, first, c);
+    return hn::Combine(d, load_pieces(half, row, first + hn::MaxLanes(half), c), low);
+  } else  // NOLINT(readability-else-after-return)
 #endif
-    for (; c < whole_cols; c += kSide)
-      for (size_t y = r; y < r + height; y += kSide)
-        transpose_square(at(from, from_stride, y, c), from_stride, at(to, to_stride, c, y),
-                         to_stride);
-    r += height;
+    return hn::LoadU(d, row(first) + c);
+}
+
+// Transposes the squares within 128 bits. Vec<D> v[kSquareSide].
+template <class D>
+HWY_INLINE void transpose_pieces([[maybe_unused]] D d, [[maybe_unused]] hn::Vec<D>* v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    const auto low = hn::InterleaveLower(d, v[0], v[1]);
+    v[1] = hn::InterleaveUpper(d, v[0], v[1]);
+    v[0] = low;
+  } else {
+    const hn::Repartition<double, D> dw;
+    const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v[0], v[1]));
+    const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v[2], v[3]));
+    const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v[0], v[1]));
+    const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v[2], v[3]));
+    v[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
+    v[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
+    v[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
+    v[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
   }
-  for (size_t r = 0; r < n_rows; ++r)
-    for (size_t c = r < whole_rows ? whole_cols : 0; c < n_cols; ++c)
-      *at(to, to_stride, c, r) = *at(from, from_stride, r, c);
+#endif
+}
+
+// Columns [c, c + kSquareSide) of the Lanes(d) rows row(0), row(1), ...: vectors v.
+template <class D, class Row>
+HWY_INLINE void load_transposed(D d, const Row& row, size_t c, hn::Vec<D>* v) {
+  HWY_UNROLL(4)
+  for (size_t j = 0; j < kSquareSide<hn::TFromD<D>>; ++j) v[j] = load_pieces(d, row, j, c);
+  transpose_pieces(d, v);
+}
+
+// The Lanes(d) rows from r on, as long as there are so many. Returns the first that is left.
+// kPadded: rows of `from` may be read up to a whole square.
+template <bool kPadded, class D, typename T>
+HWY_INLINE size_t transpose_strips(D d, Strided<const T> from, size_t r, size_t n_rows,
+                                   size_t n_cols, Strided<T> to) {
+  constexpr size_t kSide = kSquareSide<T>, N = hn::MaxLanes(D());
+  for (; r + N <= n_rows; r += N) {
+    size_t c = 0;
+    for (; c + kSide <= n_cols || (kPadded && c < n_cols); c += kSide) {
+      hn::Vec<D> v[kSide];
+      load_transposed(
+          d, [=](size_t i) { return from.row(r + i); }, c, v);
+      HWY_UNROLL(4)
+      for (size_t j = 0; j < kSide; ++j)
+        if (!kPadded || c + j < n_cols) hn::StoreU(v[j], d, to.row(c + j) + r);
+    }
+    for (; c < n_cols; ++c)
+      for (size_t i = r; i < r + N; ++i) to.row(c)[i] = from.row(i)[c];
+  }
+  return r;
+}
+
+template <bool kPadded = false, typename T>
+void transpose(Strided<const T> from, size_t n_rows, size_t n_cols, Strided<T> to) {
+  constexpr size_t kSide = kSquareSide<T>;
+  const hn::ScalableTag<T> d;
+  size_t r = transpose_strips<kPadded>(d, from, 0, n_rows, n_cols, to);
+  if constexpr (hn::MaxLanes(d) > 2 * kSide)
+    r = transpose_strips<kPadded>(hn::CappedTag<T, 2 * kSide>(), from, r, n_rows, n_cols, to);
+  if constexpr (hn::MaxLanes(d) > kSide)
+    r = transpose_strips<kPadded>(hn::CappedTag<T, kSide>(), from, r, n_rows, n_cols, to);
+  for (; r < n_rows; ++r)
+    for (size_t c = 0; c < n_cols; ++c) to.row(c)[r] = from.row(r)[c];
+}
+
+// Lanes into rows: to[lane][r] = from[r][lane] for the first n_lanes of the `lanes` of `from`, a
+// multiple of a vector's.
+template <typename T>
+void lanes_to_rows(const T* from, size_t lanes, size_t n_rows, size_t n_lanes, Strided<T> to) {
+  transpose<true>(Strided<const T>{from, static_cast<std::ptrdiff_t>(lanes)}, n_rows, n_lanes, to);
+}
+
+// Rows into lanes: to[c][lane] = change(from[lane][c]) for all `lanes` of `to`, a multiple of a
+// vector's; those past the last row repeat it. `change` takes vectors of any width.
+template <typename T, class Change>
+void rows_to_lanes(Strided<const T> from, size_t n_rows, size_t n_cols, T* to, size_t lanes,
+                   Change&& change) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t kSide = kSquareSide<T>, N = hn::MaxLanes(d);
+  for (size_t r = 0; r < lanes; r += N) {
+    const auto row = [=](size_t i) { return from.row(std::min(r + i, n_rows - 1)); };
+    size_t c = 0;
+    for (; c + kSide <= n_cols; c += kSide) {
+      hn::Vec<hn::ScalableTag<T>> v[kSide];
+      load_transposed(d, row, c, v);
+      HWY_UNROLL(4)
+      for (size_t j = 0; j < kSide; ++j) hn::Store(change(v[j]), d, to + (c + j) * lanes + r);
+    }
+    for (; c < n_cols; ++c) {
+      HWY_ALIGN T column[N];
+      for (size_t i = 0; i < N; ++i) column[i] = row(i)[c];
+      hn::Store(change(hn::Load(d, column)), d, to + c * lanes + r);
+    }
+  }
 }
 
 }  // namespace headwise::kernels::HWY_NAMESPACE
