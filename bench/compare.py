@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cases import fields
 from contenders import NAMES, OURS, PEERS
-from entries import entries_json
+from entries import entries_json, print_reasons
 from goals import ROWS
 from timing import show_seconds
 
@@ -106,12 +106,22 @@ def show_row(line):
           f"{_against_goal(ratio or 0, line['goal'], 'g'):6}{peers}", flush=True)
 
 
-def show_reasons(lines):
-    """Why a peer has no time."""
-    for line in lines:
-        for key, e in line["contenders"].items():
-            if "reason" in e:
-                print(f"{line['name']} {line['dtype']}: {NAMES[key]}: {e['reason']}")
+def missed(line):
+    """What a row does not reach, in words."""
+    found = {key: e["ratio"] for key, e in line["contenders"].items() if "ratio" in e}
+    words = [f"{ratio:.2f} of {NAMES[key]}'s speed" for key, ratio in found.items() if ratio < 1]
+    if line["goal"] and PEERS[0] in found and found[PEERS[0]] < line["goal"]:
+        words.append(f"{found[PEERS[0]]:.2f} of {line['goal']:g} times {NAMES[PEERS[0]]}'s")
+    if line["goal_share"] and line["share"] is not None and line["share"] < line["goal_share"]:
+        words.append(f"{line['share']:.0%} of the limit, not {line['goal_share']:.0%}")
+    return words
+
+
+def show_missed(lines):
+    found = {f"{line['name']} {line['dtype']}": words for line in lines if (words := missed(line))}
+    print(f"{len(lines) - len(found)} of {len(lines)} rows reach their goals and are slower than nobody.")
+    for name, words in found.items():
+        print(f"  {name}: {', '.join(words)}")
 
 
 def show_narrow_speed(lines):
@@ -157,8 +167,9 @@ def main():
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that leaves, as `head` does
     machine, lines = read(arguments.read) if arguments.read else measure(arguments)
     print()
+    show_missed(lines)
     show_narrow_speed(lines)
-    show_reasons(lines)
+    print_reasons(lines)
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line) + "\n" for line in (machine, *lines)))
     if arguments.plot:

@@ -1,7 +1,7 @@
 """What a race of contenders gives for one case, and how the JSON lines show it. Plain Python, no NumPy."""
 from dataclasses import dataclass, field
 
-from contenders import OURS
+from contenders import NAMES, OURS
 from timing import Times
 
 
@@ -34,3 +34,14 @@ def entries_json(entries):
         if key in factor:
             found[key]["ratio"] = factor[key]
     return found
+
+
+def print_reasons(lines):
+    """Why a peer has no time for some of these JSON lines."""
+    found = {}
+    for line in lines:
+        for key, e in line["contenders"].items():
+            if "reason" in e:
+                found.setdefault((NAMES[key], e["reason"]), []).append(f"{line['name']} {line['dtype']}")
+    for (name, reason), rows in sorted(found.items()):
+        print(f"No time for {name} on {len(rows)} rows ({rows[0]}{', ...' * (len(rows) > 1)}): {reason}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import sampling
 from cases import MODES, fields
 from contenders import NAMES, OURS, PEERS
-from entries import entries_json, ratios
+from entries import entries_json, print_reasons, ratios
 from timing import quantile, show_seconds
 
 SUSPICIOUS = 1.05   # a lower ratio is measured again
@@ -111,16 +111,6 @@ def print_lengths(lines):
             found = [lowest_ratio(line) for line in lines if (line["T_q"], line["T_k"]) == (T_q, T_k)]
             cells.append(f"{min(found):7.2f}" if found else f"{'':7}")
         print(f"{T_q:7}" + "".join(cells).rstrip())
-
-
-def print_reasons(lines):
-    reasons = {}
-    for line in lines:
-        for key, e in line["contenders"].items():
-            if "reason" in e:
-                reasons.setdefault((NAMES[key], e["reason"]), []).append(line["name"])
-    for (name, reason), names in sorted(reasons.items()):
-        print(f"No time for {name} on {len(names)} rows ({names[0]}, ...): {reason}")
 
 
 def print_totals(lines):

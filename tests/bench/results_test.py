@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 import compare  # noqa: E402
 import grid  # noqa: E402
 from cases import Attention  # noqa: E402
-from entries import Entry, ratios  # noqa: E402
+from entries import Entry, print_reasons, ratios  # noqa: E402
 from goals import ROWS  # noqa: E402
 from timing import Times, calls_per_block, quantile, show_seconds  # noqa: E402
 
@@ -74,9 +74,16 @@ class Run(unittest.TestCase):
         self.assertNotIn("ratio", found["headwise"])
         self.assertEqual(found["onnx"], {"reason": "not installed (onnxruntime)"})
 
+    def test_what_a_row_misses(self):
+        self.assertEqual(compare.missed({**self.line, "share": 0.8}), [])
+        slow = compare.line_of(ROWS[0], MACHINE, made_up(ours=4e-3), 4e11)
+        self.assertEqual(compare.missed(slow), ["0.75 of PyTorch's speed", "0.75 of 1.5 times PyTorch's"])
+        self.assertEqual(compare.missed({**self.line, "share": 0.5}), ["50% of the limit, not 75%"])
+        self.assertIn("1 of 2 rows reach", printed(compare.show_missed, [{**self.line, "share": 0.8}, slow]))
+
     def test_a_missing_peer_is_a_dash_with_a_reason(self):
         self.assertRegex(printed(compare.show_row, self.line), r"1\.50 ≥ 1\.5 +- +-\n")
-        self.assertIn("ONNX Runtime: not installed", printed(compare.show_reasons, [self.line]))
+        self.assertRegex(printed(print_reasons, [self.line]), r"^No time for ONNX Runtime on 1 rows \(.*f32\): not inst")
 
     def test_files_can_be_shown_again(self):
         with tempfile.TemporaryDirectory() as folder:
