@@ -182,8 +182,12 @@ class Block {
   }
 
   void note_seen(size_t n) {
-    for (size_t r = 0; r < kLanes; ++r)
+    if (all_seen_) return;
+    all_seen_ = true;
+    for (size_t r = 0; r < kLanes; ++r) {
       w_.seen[r] |= !mask_.any_hidden || (~mask_.hidden[r] & low_bits(n)) != 0;
+      all_seen_ &= w_.seen[r] != 0;
+    }
   }
 
   // Scores to weights; m and l of the state follow. Returns whether some lane's m has grown: then
@@ -304,6 +308,7 @@ class Block {
   MaskTile<NV, T> mask_;
   KeyRun runs_[kMaxRuns];
   size_t n_runs_ = 0;
+  bool all_seen_ = false;
 };
 
 // All blocks of a call; Products<NV> for each width.

@@ -133,9 +133,10 @@ bool holds_negative_infinity(const T* from, std::ptrdiff_t stride, size_t n_rows
   constexpr size_t N = kVectorLanes<T>;
   const auto hidden = hn::Set(d, kNegInf<T>);
   auto any = hn::Ne(hidden, hidden);  // none
-  for (size_t r = 0; r < n_rows; ++r, from += stride)
+  for (size_t r = 0; r < n_rows; ++r, from += stride) {
     for (size_t j = 0; j < kTileK; j += N)
       any = hn::Or(any, hn::Eq(hn::LoadU(d, from + j), hidden));
+  }
   return !hn::AllFalse(d, any);
 }
 
@@ -187,7 +188,8 @@ void fill_mask_tile(const ScoreTerms& terms, const TilePlace& at, MaskTile<NV, T
   const bool below = diagonal_end(terms, at.t0) >= at.j0 + n;
   if (n == 0 || (below && !boolean && !tile.biased)) return;
 
-  for (size_t r = 0; r < at.n_lanes; ++r) {
+  std::fill_n(tile.hidden, at.n_lanes, std::uint64_t{0});
+  for (size_t r = 0; !below && r < at.n_lanes; ++r) {
     const size_t end = diagonal_end(terms, at.t0 + r);
     const size_t visible = end <= at.j0 ? 0 : std::min(n, end - at.j0);
     tile.hidden[r] = low_bits(n) & ~low_bits(visible);
@@ -214,6 +216,23 @@ void fill_mask_tile(const ScoreTerms& terms, const TilePlace& at, MaskTile<NV, T
             tile.hidden[at.n_lanes - 1]);
 }
 
+// Bits of N queries as words of T's size: words[w][x] holds those of keys from w * kBits on.
+template <typename T, size_t kWords, size_t N, typename U>
+HWY_INLINE void split_words(const std::uint64_t* hidden, U (&words)[kWords][N]) {
+#if HWY_TARGET != HWY_SCALAR && HWY_IS_LITTLE_ENDIAN
+  if constexpr (kWords == 2) {
+    const hn::ScalableTag<U> du;
+    const auto first = hn::LoadU(du, reinterpret_cast<const U*>(hidden));
+    const auto second = hn::LoadU(du, reinterpret_cast<const U*>(hidden) + N);
+    hn::Store(hn::ConcatEven(du, second, first), du, words[0]);
+    hn::Store(hn::ConcatOdd(du, second, first), du, words[1]);
+    return;
+  }
+#endif
+  for (size_t w = 0; w < kWords; ++w)
+    for (size_t x = 0; x < N; ++x) words[w][x] = static_cast<U>(hidden[x] >> (w * 64 / kWords));
+}
+
 // s = hidden ? -inf : s + bias, and the largest of each lane. Selected, never multiplied: what a
 // hidden key holds does not matter.
 template <int NV, typename T>
@@ -234,9 +253,7 @@ void apply_mask_tile(const MaskTile<NV, T>& tile, size_t n, T* s, T* tile_max) {
       continue;
     }
     HWY_ALIGN U words[kTileK / kBits][N];
-    for (size_t w = 0; w < kTileK / kBits; ++w)
-      for (size_t x = 0; x < N; ++x)
-        words[w][x] = static_cast<U>(tile.hidden[r + x] >> (w * kBits));
+    split_words<T>(tile.hidden + r, words);
     for (size_t j = 0; j < n; ++j) {
       auto score = hn::Load(d, s + j * kLanes + r);
       if (tile.biased) score = hn::Add(score, hn::Load(d, tile.bias + j * kLanes + r));
