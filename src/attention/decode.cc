@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -62,22 +63,8 @@ TaskMemory take_task_memory(const Problem& p, const Plan& plan, Frame& frame) {
   return memory;
 }
 
-struct Decode {
-  const Problem& p;
-  const Plan& plan;
-  const Outputs& out;
-  const RowStates& rows;
-  Shared shared{};
-
-  void run_task(std::size_t index) const;
-  void weights_task(std::size_t index) const;
-  void average_task(std::size_t index) const;
-  kernels::DecodeHead head(std::size_t b, std::size_t h) const;
-  void write_rows(const kernels::FlashDecodeArgs& args, const Shape& position,
-                  std::size_t first_head) const;
-};
-
-kernels::DecodeHead Decode::head(std::size_t b, std::size_t h) const {
+kernels::DecodeHead decode_head(const Problem& p, const Outputs& out, const RowStates& rows,
+                                std::size_t b, std::size_t h) {
   const Shape position = batch_position(p.batch, b);
   kernels::DecodeHead head;
   head.q = matrix_of(p.q, position, h);
@@ -91,6 +78,20 @@ kernels::DecodeHead Decode::head(std::size_t b, std::size_t h) const {
   return head;
 }
 
+struct Decode {
+  const Problem& p;
+  const Plan& plan;
+  const Outputs& out;
+  const RowStates& rows;
+  Shared shared{};
+
+  void run_task(std::size_t index) const;
+  void weights_task(std::size_t index) const;
+  void average_task(std::size_t index) const;
+  void write_rows(const kernels::FlashDecodeArgs& args, const Shape& position,
+                  std::size_t first_head) const;
+};
+
 void Decode::run_task(std::size_t index) const {
   const DecodeCut& cut = plan.decode;
   const std::size_t part = index % cut.n_parts, rows_block = index / cut.n_parts;
@@ -102,7 +103,7 @@ void Decode::run_task(std::size_t index) const {
   runtime::ScratchFrame frame;
   const TaskMemory memory = take_task_memory(p, plan, frame);
   for (std::size_t g = 0; g < p.group; ++g)
-    std::construct_at(memory.heads + g, head(b, h_kv * p.group + g));
+    std::construct_at(memory.heads + g, decode_head(p, out, rows, b, h_kv * p.group + g));
   kernels::FlashDecodeArgs args = sizes_of(p);
   args.heads = memory.heads;
   args.k = matrix_of(p.k, position, h_kv);
@@ -187,6 +188,42 @@ void decode(const Problem& p, const Plan& plan, const Outputs& out, const RowSta
   if (out.average_weights.data != nullptr && p.n_heads != 0)
     for_each_task(n_blocks, plan.on_calling_thread,
                   [&](std::size_t index) { call.average_task(index); });
+}
+
+namespace {
+
+kernels::FlashDecodeArgs tail_sizes(const Problem& p, std::size_t n_queries) {
+  kernels::FlashDecodeArgs args = sizes_of(p);
+  args.n_rows = n_queries;
+  return args;
+}
+
+// All leaves in one part.
+std::size_t all_leaves(const Problem& p) {
+  return std::bit_ceil(std::max<std::size_t>((p.T_k + kernels::kLeafK - 1) / kernels::kLeafK, 1));
+}
+
+}  // namespace
+
+void decode_tail(const Problem& p, const Outputs& out, const RowStates& rows, const Task& task) {
+  const kernels::DecodeHead head = decode_head(p, out, rows, task.b, task.h);
+  const Shape position = batch_position(p.batch, task.b);
+  kernels::FlashDecodeArgs args = tail_sizes(p, task.n_q);
+  args.heads = &head;
+  args.k = matrix_of(p.k, position, task.h / p.group);
+  args.v = matrix_of(p.v, position, task.h / p.group);
+  args.row0 = task.t0;
+  runtime::ScratchFrame frame;
+  auto* state = frame.take<std::byte>(kernels::decode_state_size(args));
+  kernels::flash_decode(args, 0, all_leaves(p), state);
+  kernels::finish_decode(args, state, 1);
+}
+
+std::size_t tail_scratch(const Problem& p, const Plan& plan) {
+  const kernels::FlashDecodeArgs args = tail_sizes(p, plan.tail);
+  runtime::ScratchSize state;
+  state.take<std::byte>(kernels::decode_state_size(args));
+  return state.bytes() + kernels::flash_decode_scratch(args, all_leaves(p));
 }
 
 DecodeScratch decode_scratch(const Problem& p, const Plan& plan) {

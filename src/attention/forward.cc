@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "attention/decode.h"
 #include "attention/heads.h"
@@ -11,6 +12,7 @@
 #include "attention/tasks.h"
 #include "headwise/attention.h"
 #include "kernels/attention_weights.h"
+#include "kernels/decode/decode_weights.h"
 #include "kernels/flash_forward.h"
 #include "runtime/scratch.h"
 
@@ -25,14 +27,38 @@ struct Forward {
   const RowStates& rows;
 
   void run_task(std::size_t index) const;
+  void run_block(const Task& task, const Shape& position) const;
+  void write_weights(const Task& task, std::span<const kernels::WeightsHead> heads,
+                     const kernels::Matrix& w) const;
   void average_task(std::size_t index) const;
 };
 
 void Forward::run_task(std::size_t index) const {
   const Task task = task_at(p, plan, index);
   const Shape position = batch_position(p.batch, task.b);
-  const std::size_t h_kv = task.h / p.group;
+  if (is_tail(p, plan, task))
+    decode_tail(p, out, rows, task);
+  else
+    run_block(task, position);
+  write_row_outputs(p, out, rows, position, {task.h, task.t0, task.n_q});
+  if (out.weights.data == nullptr) return;
+  const kernels::WeightsHead head = weights_head(p, rows, task.b, task.h);
+  write_weights(task, {&head, 1}, matrix_of(out.weights, position, task.h));
+}
 
+// The mean of the heads' weights, or one head's.
+void Forward::write_weights(const Task& task, std::span<const kernels::WeightsHead> heads,
+                            const kernels::Matrix& w) const {
+  kernels::AttentionWeightsArgs args{p.dtype, heads.data(), heads.size(), w,       p.T_q,
+                                     p.T_k,   p.d_head,     task.t0,      task.n_q};
+  if (is_tail(p, plan, task))  // by the kernel whose row max it is
+    kernels::decode_weights(args, 0, p.T_k);
+  else
+    kernels::attention_weights(args);
+}
+
+void Forward::run_block(const Task& task, const Shape& position) const {
+  const std::size_t h_kv = task.h / p.group;
   kernels::FlashForwardArgs args;
   args.dtype = p.dtype;
   args.q = matrix_of(p.q, position, task.h);
@@ -52,14 +78,6 @@ void Forward::run_task(std::size_t index) const {
   args.terms = terms_of(p, position, task.h);
   args.dropout = dropout_of(p, task.b, task.h);
   kernels::flash_forward(args);
-
-  write_row_outputs(p, out, rows, position, {task.h, task.t0, task.n_q});
-  if (out.weights.data == nullptr) return;
-  const kernels::WeightsHead head = weights_head(p, rows, task.b, task.h);
-  kernels::AttentionWeightsArgs weights{p.dtype, &head,    1,       {},      p.T_q,
-                                        p.T_k,   p.d_head, task.t0, task.n_q};
-  weights.w = matrix_of(out.weights, position, task.h);
-  kernels::attention_weights(weights);
 }
 
 // One block of queries of one batch index, all its heads: a mean without a matrix for each head.
@@ -71,10 +89,7 @@ void Forward::average_task(std::size_t index) const {
   auto* heads = frame.take<kernels::WeightsHead>(p.n_heads);
   for (std::size_t h = 0; h < p.n_heads; ++h)
     std::construct_at(heads + h, weights_head(p, rows, task.b, h));
-  kernels::AttentionWeightsArgs args{p.dtype, heads,    p.n_heads, {},      p.T_q,
-                                     p.T_k,   p.d_head, task.t0,   task.n_q};
-  args.w = matrix_of(out.average_weights, position, 0);
-  kernels::attention_weights(args);
+  write_weights(task, {heads, p.n_heads}, matrix_of(out.average_weights, position, 0));
 }
 
 // A mean over no heads is 0.

@@ -20,6 +20,10 @@ struct KernelChoice {
 
 KernelChoice choose_kernel(const Problem& problem);
 
+// How many of the last queries of a head are better left to the decode kernel, when another takes
+// them by the vector: those that would leave most of one empty.
+std::size_t n_tail_queries(const Problem& problem);
+
 const char* name_of(Kernel kernel);
 
 // Throws ArgumentError when HEADWISE_KERNEL names no kernel of this CPU and set_kernel has not been

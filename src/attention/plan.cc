@@ -55,7 +55,10 @@ Plan make_plan(const Problem& p, const Outputs& out) {
   plan.kernel = choice.kernel;
   plan.reason = choice.reason;
   plan.block_q = std::max<std::size_t>(kernels::flash_forward_block(p.dtype), 1);
-  plan.n_blocks = p.T_q / plan.block_q + (p.T_q % plan.block_q != 0 ? 1 : 0);
+  plan.tail = plan.kernel == Kernel::decode ? 0 : n_tail_queries(p);
+  const std::size_t rest = p.T_q - plan.tail;
+  plan.n_blocks =
+      rest / plan.block_q + (rest % plan.block_q != 0 ? 1 : 0) + (plan.tail != 0 ? 1 : 0);
   const bool nothing_to_write = p.d_v == 0 && out.row_max.data == nullptr &&
                                 out.row_sum.data == nullptr && out.log_sum_exp.data == nullptr &&
                                 out.weights.data == nullptr && out.average_weights.data == nullptr;
@@ -95,13 +98,20 @@ std::size_t scratch_bytes(const Problem& p, const Plan& plan, std::size_t n_thre
   args.T_k = p.T_k;
   args.d_head = p.d_head;
   args.d_v = p.d_v;
-  return n_threads * kernels::flash_forward_scratch(args);
+  std::size_t each_thread = kernels::flash_forward_scratch(args);
+  if (plan.tail != 0) each_thread = std::max(each_thread, tail_scratch(p, plan));
+  return n_threads * each_thread;
 }
 
 Task block_at(const Problem& p, const Plan& plan, std::size_t n) {
   const std::size_t block = plan.longest_first ? plan.n_blocks - 1 - n : n;
+  if (plan.tail != 0 && block + 1 == plan.n_blocks) return {0, 0, p.T_q - plan.tail, plan.tail};
   const std::size_t t0 = block * plan.block_q;
-  return {0, 0, t0, std::min(plan.block_q, p.T_q - t0)};
+  return {0, 0, t0, std::min(plan.block_q, p.T_q - plan.tail - t0)};
+}
+
+bool is_tail(const Problem& p, const Plan& plan, const Task& task) {
+  return plan.tail != 0 && task.t0 == p.T_q - plan.tail;
 }
 
 // Order, outermost first: batch, key and value head, block of queries, query head of the group.

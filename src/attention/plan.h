@@ -20,6 +20,7 @@ struct Plan {
   Kernel kernel = Kernel::flash;
   const char* reason = "";
   std::size_t block_q = 1;        // queries of one task
+  std::size_t tail = 0;           // the last few queries, which the decode kernel takes
   std::size_t n_blocks = 0;       // of each head
   std::size_t n_tasks = 0;        // what threads share to make the output
   bool longest_first = false;     // causal: the last queries see the most keys
@@ -42,6 +43,8 @@ struct Task {
 
 // Task `index` in [0, n_tasks). Neighbours share keys and values, so that they stay in cache.
 Task task_at(const Problem& problem, const Plan& plan, std::size_t index);
+
+bool is_tail(const Problem& problem, const Plan& plan, const Task& task);
 
 // Queries of block `n` of every head, in the order of the plan.
 Task block_at(const Problem& problem, const Plan& plan, std::size_t n);

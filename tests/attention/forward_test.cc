@@ -52,7 +52,7 @@ class RandomCall {
   Memory any_memory() { return chance(0.15) ? Memory::expanded : pick(test::kWritable); }
 
   void draw_inputs() {
-    static constexpr std::size_t kLengths[] = {1, 2, 3, 7, 16, 17, 33, 65};
+    static constexpr std::size_t kLengths[] = {1, 2, 3, 7, 16, 17, 21, 33, 65};
     static constexpr std::size_t kWidths[] = {1, 2, 3, 8, 16, 17, 40, 64, 65};
     T_q_ = chance(0.03) ? 0 : pick(kLengths);
     T_k_ = chance(0.03) ? 0 : pick(kLengths);

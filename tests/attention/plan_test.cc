@@ -87,6 +87,27 @@ TEST(Plan, DecodeTasksCoverRowsAndLeaves) {
       }
 }
 
+// With wide heads, the last few queries are a task of their own, which leaves no vector empty.
+TEST(Plan, AFewQueriesLeftOverAreATail) {
+  for (const std::size_t T_q : {17u, 33u, 64u, 65u, 77u, 197u, 577u})
+    for (const bool causal : {false, true}) {
+      Problem p = problem_of(1, 2, 1, T_q);
+      p.d_head = p.d_v = 128;
+      if (causal) p.terms.diagonal = 0;
+      const Plan plan = make_plan(p, {});
+      EXPECT_EQ(plan.tail, T_q % 16 <= 12 ? T_q % 16 : 0) << T_q;
+      std::size_t n_queries = 0, n_tails = 0;
+      for (std::size_t n = 0; n < plan.n_tasks; ++n) {
+        const Task task = task_at(p, plan, n);
+        n_queries += task.n_q;
+        n_tails += is_tail(p, plan, task);
+        EXPECT_EQ(is_tail(p, plan, task), plan.tail != 0 && task.t0 + plan.tail == T_q);
+      }
+      EXPECT_EQ(n_queries, 2 * T_q);
+      EXPECT_EQ(n_tails, plan.tail != 0 ? 2u : 0u);
+    }
+}
+
 TEST(Plan, NothingToWriteIsNoTask) {
   Problem p = problem_of(1, 1, 1, 5);
   p.d_v = 0;
