@@ -1,5 +1,5 @@
 """What a race of contenders gives for one case, and how the JSON lines show it. Plain Python, no NumPy."""
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contenders import NAMES, OURS
 from timing import Times
@@ -13,6 +13,19 @@ class Entry:
     times: Times = None
     reason: str = ""
     calls: int = field(default=0, repr=False)  # in a block
+
+
+def merged(first, second):
+    """Both measurements of one case as one: nobody is worse off for a moment when something else was running."""
+    found = {}
+    for key, a in first.items():
+        b = second[key]
+        if a.reason or b.reason:
+            found[key] = b if a.reason else a
+            continue
+        faster = a if a.times.best <= b.times.best else b
+        found[key] = replace(faster, times=Times(a.times.samples + b.times.samples))
+    return found
 
 
 def ratios(entries):
