@@ -66,6 +66,43 @@ HWY_INLINE std::uint64_t bits_where(D d, const hn::TFromD<D>* from, size_t n, Te
   return bits & low_bits(n);
 }
 
+// The n <= 8 bytes from `from`, and zeros. Never through memory: a load waits for narrower stores.
+HWY_INLINE std::uint64_t load_bytes(const std::uint8_t* from, size_t n) {
+  std::uint64_t bytes = 0;
+  if (n == 8) {
+    std::memcpy(&bytes, from, 8);
+  } else if (n >= 4) {
+    std::uint32_t first = 0, last = 0;
+    std::memcpy(&first, from, 4);
+    std::memcpy(&last, from + n - 4, 4);
+    bytes = first | std::uint64_t{last} << (8 * (n - 4));
+  } else {
+    for (size_t j = 0; j < n; ++j) bytes |= std::uint64_t{from[j]} << (8 * j);
+  }
+  return bytes;
+}
+
+// Bit j: from[j] is not 0, for j < n <= 64.
+HWY_INLINE std::uint64_t nonzero_bytes(const std::uint8_t* from, size_t n) {
+  const hn::ScalableTag<std::uint8_t> d8;
+#if HWY_IS_LITTLE_ENDIAN
+  std::uint64_t set = 0;
+  for (size_t j = 0; n < kTileK && j < n; j += 8) {
+    std::uint64_t x = load_bytes(from + j, std::min<size_t>(n - j, 8));
+    x |= x >> 4;
+    x |= x >> 2;
+    x |= x >> 1;
+    x &= 0x0101010101010101u;
+    set |= (x * 0x0102040810204080u) >> 56 << j;  // byte k to bit k
+  }
+  if (n < kTileK) return set;
+#else
+  std::uint8_t copy[kTileK] = {};
+  from = static_cast<const std::uint8_t*>(std::memcpy(copy, from, n));
+#endif
+  return bits_where(d8, from, n, [&](auto x) { return hn::Ne(x, hn::Zero(d8)); });
+}
+
 // Which of n keys a boolean mask hides from query t.
 HWY_INLINE std::uint64_t hidden_by_boolean(const MaskMatrix& mask, size_t t, size_t j0, size_t n) {
   const auto* row = static_cast<const std::uint8_t*>(mask.data) +
@@ -74,16 +111,11 @@ HWY_INLINE std::uint64_t hidden_by_boolean(const MaskMatrix& mask, size_t t, siz
   std::uint64_t set = 0;
   if (mask.stride_j == 0) {
     set = *row != 0 ? low_bits(n) : 0;
+  } else if (mask.stride_j == 1) {
+    set = nonzero_bytes(row, n);
   } else {
-    std::uint8_t copy[kTileK] = {};
-    if (mask.stride_j == 1) {
-      if (n < kTileK) row = static_cast<const std::uint8_t*>(std::memcpy(copy, row, n));
-    } else {
-      for (size_t j = 0; j < n; ++j) copy[j] = row[static_cast<std::ptrdiff_t>(j) * mask.stride_j];
-      row = copy;
-    }
-    const hn::ScalableTag<std::uint8_t> d8;
-    set = bits_where(d8, row, n, [&](auto x) { return hn::Ne(x, hn::Zero(d8)); });
+    for (size_t j = 0; j < n; ++j)
+      set |= std::uint64_t{row[static_cast<std::ptrdiff_t>(j) * mask.stride_j] != 0} << j;
   }
   return mask.kind == MaskMatrix::Kind::ignore ? set : ~set & low_bits(n);
 }
@@ -113,30 +145,27 @@ std::uint64_t bias_row(const ScoreTerms& terms, size_t t, size_t j0, size_t n, T
   return hidden | bits_where(d, row, n, is_hidden);
 }
 
-// The rows of a tile's only bias where they can be read in place.
+// A tile's only bias, where its rows can be read in place.
 template <typename T>
-HWY_INLINE const MaskMatrix* plain_bias(const ScoreTerms& terms, size_t n) {
+HWY_INLINE const MaskMatrix* plain_bias(const ScoreTerms& terms) {
   const MaskMatrix* only = nullptr;
   for (const MaskMatrix& mask : terms.masks) {
     if (mask.kind != MaskMatrix::Kind::bias) continue;
     if (only != nullptr || mask.dtype != dtype_of_v<T> || mask.stride_j != 1) return nullptr;
     only = &mask;
   }
-  return n == kTileK ? only : nullptr;
+  return only;
 }
 
-// Whether n_rows rows of a whole tile's width hide any key: most biases hide none, and this is half
-// the price of finding out which.
-template <typename T>
-bool holds_negative_infinity(const T* from, std::ptrdiff_t stride, size_t n_rows) {
+// Whether a tile's transposed bias hides any key: most hide none, and rows of a mask are far apart,
+// so that asking each of them costs twice as much.
+template <int NV, typename T>
+bool holds_negative_infinity(const T* bias, size_t n) {
   const hn::ScalableTag<T> d;
-  constexpr size_t N = kVectorLanes<T>;
   const auto hidden = hn::Set(d, kNegInf<T>);
   auto any = hn::Ne(hidden, hidden);  // none
-  for (size_t r = 0; r < n_rows; ++r, from += stride) {
-    for (size_t j = 0; j < kTileK; j += N)
-      any = hn::Or(any, hn::Eq(hn::LoadU(d, from + j), hidden));
-  }
+  for (const T* end = bias + n * kBlockLanes<T, NV>; bias != end; bias += kVectorLanes<T>)
+    any = hn::Or(any, hn::Eq(hn::Load(d, bias), hidden));
   return !hn::AllFalse(d, any);
 }
 
@@ -158,16 +187,19 @@ void fill_bias(const ScoreTerms& terms, const TilePlace& at, size_t n, MaskTile<
   }
   if (at.n_lanes < kLanes) std::fill_n(tile.bias, kTileK * kLanes, T{0});
   const Strided<T> to{tile.bias, kLanes};
-  if (const MaskMatrix* mask = plain_bias<T>(terms, n)) {
+  if (const MaskMatrix* mask = plain_bias<T>(terms)) {
     const T* from = static_cast<const T*>(mask->data) +
                     static_cast<std::ptrdiff_t>(at.t0) * mask->stride_t +
                     static_cast<std::ptrdiff_t>(at.j0);
-    if (holds_negative_infinity(from, mask->stride_t, at.n_lanes))
+    transpose<>(Strided<const T>{from, mask->stride_t}, at.n_lanes, n, to);
+    std::fill(tile.bias + n * kLanes, tile.bias + at.n * kLanes, T{0});
+    if (!holds_negative_infinity<NV>(tile.bias, n)) return;
+    if (n == kTileK) {
       for (size_t r = 0; r < at.n_lanes; ++r)
         tile.hidden[r] |= bits_where(d, from + static_cast<std::ptrdiff_t>(r) * mask->stride_t, n,
                                      [&](auto x) { return hn::Eq(x, hn::Set(d, kNegInf<T>)); });
-    transpose<>(Strided<const T>{from, mask->stride_t}, at.n_lanes, n, to);
-    return;
+      return;
+    }
   }
   for (size_t r = 0; r < at.n_lanes; ++r)
     tile.hidden[r] |= bias_row(terms, at.t0 + r, at.j0, n, tile.rows + r * kTileK, second);
