@@ -64,6 +64,12 @@ build_preset() {
 
 make_venv() { [ -x "$venv/bin/pip" ] || quietly venv python3 -m venv "$venv"; }
 
+# nanobind, NumPy and what else builds and tests the Python package.
+install_python_tools() {
+  make_venv
+  quietly python-tools "$venv/bin/pip" install -q -r "$root/python/requirements.txt"
+}
+
 # PyTorch and the others that tests and benchmarks compare with.
 install_peers() {
   make_venv

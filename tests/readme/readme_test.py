@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What README.md shows is what happens: its C++ builds and runs, its commands run, its links lead somewhere.
+"""What README.md shows is what happens: its C++ builds and runs, its Python and its commands run, its links lead somewhere.
 
     readme_test.py BUILD_DIR
 
@@ -34,6 +34,16 @@ class Readme(InstalledTest):
             source.write_text(code)
             with self.subTest(code=code):
                 self.run_with_pkg_config(source)
+
+    def test_python(self):
+        package = self.build_dir / "python"
+        if not package.exists():
+            self.skipTest("the Python package is not built")
+        cache = (self.build_dir / "CMakeCache.txt").read_text(encoding="utf-8")
+        python = re.search(r"^_?Python_EXECUTABLE:.*=(.*)$", cache, re.MULTILINE).group(1)
+        for code in blocks("python"):
+            with self.subTest(code=code):
+                run(python, "-c", code, env=os.environ | {"PYTHONPATH": str(package)}, cwd=self.folder)
 
     def test_commands(self):
         model = os.environ.get("HEADWISE_MODEL")
