@@ -30,22 +30,23 @@ inline constexpr bool kF16Instructions = false;
 
 // N elements as f32. In integers, because Highway's own emulation of binary16 differs by target.
 template <class D>
-HWY_INLINE hn::Vec<D> load_bf16(D d, const std::uint16_t* from) {
+using HalfBits = hn::Vec<hn::Rebind<std::uint16_t, D>>;
+
+template <class D>
+HWY_INLINE hn::Vec<D> widen_bf16(D d, HalfBits<D> half) {
   const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<std::uint16_t, D> d16;
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, half)));
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> load_f16(D d, const std::uint16_t* from) {
+HWY_INLINE hn::Vec<D> widen_f16(D d, HalfBits<D> half) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
-  const hn::Rebind<std::uint16_t, D> d16;
   if constexpr (kF16Instructions) {
     const hn::Rebind<hwy::float16_t, D> df16;
-    return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(d16, from)));
+    return hn::PromoteTo(d, hn::BitCast(df16, half));
   }
-  const auto bits = hn::PromoteTo(du, hn::LoadU(d16, from));
+  const auto bits = hn::PromoteTo(du, half);
   const auto size = hn::And(bits, hn::Set(du, 0x7fffu));
   const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, size));
   // The product moves the exponent and makes subnormal numbers normal.
@@ -54,6 +55,15 @@ HWY_INLINE hn::Vec<D> load_f16(D d, const std::uint16_t* from) {
   const auto special = hn::Gt(hn::BitCast(di, size), hn::Set(di, 0x7bff));  // inf and NaN
   const auto exponent = hn::IfThenElseZero(hn::RebindMask(du, special), hn::Set(du, 0x7f800000u));
   return hn::BitCast(d, hn::Or(sign, hn::Or(finite, exponent)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_bf16(D d, const std::uint16_t* from) {
+  return widen_bf16(d, hn::LoadU(hn::Rebind<std::uint16_t, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_f16(D d, const std::uint16_t* from) {
+  return widen_f16(d, hn::LoadU(hn::Rebind<std::uint16_t, D>(), from));
 }
 
 template <class D>

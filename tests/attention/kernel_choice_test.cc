@@ -36,6 +36,23 @@ TEST(KernelChoice, ForcingTakesEffect) {
   EXPECT_EQ(kernel(), before);
 }
 
+TEST(KernelChoice, FewQueriesAreDecodedWhateverTheirKeysAndBatch) {
+  const test::ScopedKernel automatic("auto");
+  const auto chosen = [](std::size_t B, std::size_t T_q, std::size_t T_k, std::size_t d) {
+    const ConstTensorView q(nullptr, DType::f32, {B, 4, T_q, d});
+    const ConstTensorView k(nullptr, DType::f32, {B, 2, T_k, d});
+    return explain_attention(q, k, k).kernel;
+  };
+  for (const std::size_t B : {1u, 50u})
+    for (const std::size_t T_k : {1u, 16u, 5000u}) {
+      EXPECT_EQ(chosen(B, 1, T_k, 1), "decode");
+      EXPECT_EQ(chosen(B, 2, T_k, 8), "flash");
+      EXPECT_EQ(chosen(B, 8, T_k, 64), "decode");
+      EXPECT_EQ(chosen(B, 9, T_k, 64), "flash");
+      EXPECT_EQ(chosen(B, 13, T_k, 256), "flash");
+    }
+}
+
 TEST(KernelChoice, UnknownNameIsAnErrorThatListsTheChoices) {
   try {
     set_kernel("thunder");

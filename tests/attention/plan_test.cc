@@ -89,6 +89,7 @@ TEST(Plan, DecodeTasksCoverRowsAndLeaves) {
 
 // With wide heads, the last few queries are a task of their own, which leaves no vector empty.
 TEST(Plan, AFewQueriesLeftOverAreATail) {
+  const test::ScopedKernel automatic("auto");
   for (const std::size_t T_q : {17u, 33u, 64u, 65u, 77u, 197u, 577u})
     for (const bool causal : {false, true}) {
       Problem p = problem_of(1, 2, 1, T_q);

@@ -71,7 +71,7 @@ class RowWeights {
     const hn::ScalableTag<T> d;
     const WeightsHead& head = a_.heads[h];
     const QueryRows<T> rows = rows_of_head(h);
-    masked_scores<T, E>(rows, head.k, a_.dtype, a_.d_head, j0, n, hidden_, s_);
+    masked_scores<T, E>(rows, head.k, a_.dtype, a_.d_head, j0, n, Ahead(), hidden_, s_);
     for (size_t r = 0; r < a_.n_q; ++r) {
       const T m = static_cast<const T*>(head.row_max)[a_.t0 + r];
       const T l = static_cast<const T*>(head.row_sum)[a_.t0 + r];

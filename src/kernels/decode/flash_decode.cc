@@ -173,9 +173,36 @@ class Decode {
 
   void score(size_t tile, size_t j0, size_t n, T* state) {
     std::uint64_t* hidden = w_.hidden + tile * a_.n_rows;
-    masked_scores<T, E>(w_.rows, a_.k, a_.dtype, a_.d_head, j0, n, hidden, w_.s + tile * kTileK);
+    masked_scores<T, E>(w_.rows, a_.k, a_.dtype, a_.d_head, j0, n, rows_after(false, j0), hidden,
+                        w_.s + tile * kTileK);
     for (size_t r = 0; r < a_.n_rows; ++r)
       if ((~hidden[r] & low_bits(n)) != 0) *row_of(state, r).seen = 1;
+  }
+
+  const char* row_at(const ConstMatrix& x, size_t j) const {
+    return static_cast<const char*>(
+        advance(x.data, a_.dtype, static_cast<std::ptrdiff_t>(j) * x.stride_t));
+  }
+
+  // What follows the keys or values of the tile at j0: the leaf's other tiles, then its values or
+  // the next leaf's keys.
+  Ahead rows_after(bool values, size_t j0) const {
+    const ConstMatrix &x = values ? a_.v : a_.k, &other = values ? a_.k : a_.v;
+    const size_t width = values ? a_.d_v : a_.d_head;
+    if (width == 0 || !in_place(x, width)) return {};
+    constexpr auto kBytes = static_cast<std::ptrdiff_t>(sizeof(E));
+    const size_t leaf0 = j0 / kLeafK * kLeafK, leaf_end = std::min(a_.T_k, leaf0 + kLeafK);
+    const size_t then = values ? std::min(leaf_end, a_.T_k - 1) : leaf0;
+    Ahead ahead;
+    ahead.rows = row_at(x, j0);
+    ahead.stride = x.stride_t * kBytes;
+    ahead.width = width * sizeof(E);
+    ahead.distance = kAheadBytes / ahead.width;
+    ahead.end = leaf_end - j0;
+    ahead.then = row_at(other, then);
+    ahead.then_stride = other.stride_t * kBytes;
+    ahead.then_last = a_.T_k - 1 - then;
+    return ahead;
   }
 
   // n scores of a leaf, a multiple of kTileK, to weights. Lanes are virtual, so that their number
@@ -216,8 +243,8 @@ class Decode {
     const Rows<E> v = tile_of<T, E>(a_.v, a_.dtype, j0, n, a_.d_v, w_.v_rows);
     // Where only some rows see a key, its NaN or inf must not meet the p = 0 of the others.
     std::uint64_t special = special_keys<T>(seen.by_any & ~seen.by_all, v, a_.d_v);
-    value_row_tile(p, a_.n_rows, v, Spans(seen.by_any & ~special), a_.d_v, row_of(state, 0).o,
-                   RowState<T>::size(a_.d_v));
+    value_row_tile(p, a_.n_rows, v, Spans(seen.by_any & ~special), a_.d_v, rows_after(true, j0),
+                   row_of(state, 0).o, RowState<T>::size(a_.d_v));
     for (; special != 0; special &= special - 1) {
       const int j = std::countr_zero(special);
       for (size_t r = 0; r < a_.n_rows; ++r)

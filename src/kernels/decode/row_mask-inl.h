@@ -142,7 +142,7 @@ HWY_INLINE void with_element_type(DType dtype, bool all_in_place, Body&& body) {
 // gets the bits of the hidden ones. Rows of s are kLeafK apart.
 template <typename T, typename E>
 void masked_scores(const QueryRows<T>& rows, const ConstMatrix& k, DType dtype, size_t d_head,
-                   size_t j0, size_t n, std::uint64_t* hidden, T* s) {
+                   size_t j0, size_t n, const Ahead& ahead, std::uint64_t* hidden, T* s) {
   std::uint64_t visible = 0;
   for (size_t r = 0; r < rows.n; ++r) {
     const RowMask mask = mask_row(*rows.at[r].terms, rows.at[r].t, j0, n, rows.bias + r * kTileK,
@@ -153,7 +153,7 @@ void masked_scores(const QueryRows<T>& rows, const ConstMatrix& k, DType dtype, 
   }
   if (visible != 0)
     score_row_tile(rows.q, rows.n, tile_of<T, E>(k, dtype, j0, n, d_head, rows.k_rows), n, visible,
-                   d_head, s);
+                   d_head, ahead, s);
   for (size_t r = 0; r < rows.n; ++r)
     if (n < kTileK || rows.biased[r] || hidden[r] != 0)
       apply_mask_row(hidden[r] | ~low_bits(n), rows.biased[r] ? rows.bias + r * kTileK : nullptr,

@@ -46,7 +46,7 @@ struct Spans {
 // of the last vector that V has.
 template <int RB, int W, typename T, typename E>
 HWY_INLINE void value_columns(const T* HWY_RESTRICT p, Rows<E> v, const Spans& spans, size_t n_last,
-                              T* HWY_RESTRICT o, size_t o_stride) {
+                              const Ahead* ahead, size_t i0, T* HWY_RESTRICT o, size_t o_stride) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<hn::ScalableTag<T>>;
   constexpr size_t N = kVectorLanes<T>;
@@ -60,6 +60,7 @@ HWY_INLINE void value_columns(const T* HWY_RESTRICT p, Rows<E> v, const Spans& s
     const E* row = v.data + static_cast<std::ptrdiff_t>(span->j) * v.stride;
     const T* weight = p + span->j;
     for (size_t j = 0; j < span->n; ++j, row += v.stride, ++weight) {
+      if (ahead != nullptr) ahead->fetch(span->j + j, i0 * sizeof(E), W * N * sizeof(E));
       V value[W];
       HWY_UNROLL(8)
       for (int x = 0; x + 1 < W; ++x) value[x] = load(d, row + x * N);
@@ -83,34 +84,42 @@ HWY_INLINE void value_columns(const T* HWY_RESTRICT p, Rows<E> v, const Spans& s
   }
 }
 
-// All vectors of RB rows in steps of W and, at the end, fewer.
+// All vectors of RB rows in steps of W and, at the end, fewer. `i0`: where v's columns begin, for
+// `ahead`.
 template <int RB, int W, typename T, typename E>
-HWY_INLINE void value_row_block(const T* p, Rows<E> v, const Spans& spans, size_t d_v, T* o,
-                                size_t o_stride) {
+HWY_INLINE void value_row_block(const T* p, Rows<E> v, const Spans& spans, size_t width,
+                                const Ahead* ahead, size_t i0, T* o, size_t o_stride) {
   constexpr size_t N = kVectorLanes<T>;
   size_t i = 0;
-  for (; i + W * N <= d_v; i += W * N)
-    value_columns<RB, W>(p, Rows<E>{v.data + i, v.stride}, spans, N, o + i, o_stride);
-  if (i < d_v)
-    with_vectors<W>(static_cast<int>((d_v - i + N - 1) / N), [&](auto width) {
-      constexpr int kRest = decltype(width)::value;
-      value_columns<RB, kRest>(p, Rows<E>{v.data + i, v.stride}, spans, d_v - i - (kRest - 1) * N,
-                               o + i, o_stride);
+  for (; i + W * N <= width; i += W * N)
+    value_columns<RB, W>(p, Rows<E>{v.data + i, v.stride}, spans, N, ahead, i0 + i, o + i,
+                         o_stride);
+  if (i < width)
+    with_vectors<W>(static_cast<int>((width - i + N - 1) / N), [&](auto rest) {
+      constexpr int kRest = decltype(rest)::value;
+      value_columns<RB, kRest>(p, Rows<E>{v.data + i, v.stride}, spans, width - i - (kRest - 1) * N,
+                               ahead, i0 + i, o + i, o_stride);
     });
 }
 
-// o[r] += sum of p[r][j] v[j] over the keys of the spans.
+// o[r] += sum of p[r][j] v[j] over the keys of the spans. All rows of a strip of columns before the
+// next, while it is in L1.
 template <typename T, typename E>
 HWY_NOINLINE void value_row_tile(const T* p, size_t n_rows, Rows<E> v, const Spans& spans,
-                                 size_t d_v, T* o, size_t o_stride) {
+                                 size_t d_v, const Ahead& ahead, T* o, size_t o_stride) {
   constexpr int kColumns = 2 * kRowBlock;
-  for (size_t r = 0; r < n_rows; r += kRowBlock)
-    with_vectors<kRowBlock>(
-        static_cast<int>(std::min<size_t>(n_rows - r, kRowBlock)), [&](auto rows) {
-          constexpr int RB = decltype(rows)::value;
-          constexpr int W = 2 * RB <= kRowBlock || RB == 1 ? kColumns : kColumns / 2;
-          value_row_block<RB, W>(p + r * kLeafK, v, spans, d_v, o + r * o_stride, o_stride);
-        });
+  constexpr size_t kStrip = kColumns * kVectorLanes<T>;
+  for (size_t i = 0; i < d_v; i += kStrip)
+    for (size_t r = 0; r < n_rows; r += kRowBlock)
+      with_vectors<kRowBlock>(
+          static_cast<int>(std::min<size_t>(n_rows - r, kRowBlock)), [&](auto rows) {
+            constexpr int RB = decltype(rows)::value;
+            constexpr int W = 2 * RB <= kRowBlock || RB == 1 ? kColumns : kColumns / 2;
+            value_row_block<RB, W>(p + r * kLeafK, Rows<E>{v.data + i, v.stride}, spans,
+                                   std::min(kStrip, d_v - i),
+                                   r == 0 && ahead.rows != nullptr ? &ahead : nullptr, i,
+                                   o + r * o_stride + i, o_stride);
+          });
 }
 
 // Which of these keys have a NaN or inf among their values.
