@@ -189,7 +189,7 @@ class Decode {
   Ahead rows_after(bool values, size_t j0) const {
     const ConstMatrix &x = values ? a_.v : a_.k, &other = values ? a_.k : a_.v;
     const size_t width = values ? a_.d_v : a_.d_head;
-    if (width == 0 || !in_place(x, width)) return {};
+    if (width * sizeof(E) < 64 || !in_place(x, width)) return {};  // narrow: not worth the effort
     constexpr auto kBytes = static_cast<std::ptrdiff_t>(sizeof(E));
     const size_t leaf0 = j0 / kLeafK * kLeafK, leaf_end = std::min(a_.T_k, leaf0 + kLeafK);
     const size_t then = values ? std::min(leaf_end, a_.T_k - 1) : leaf0;
