@@ -78,6 +78,8 @@ struct Job {
   }
 };
 
+// Always the whole team, even for a few tasks: libgomp ends the threads that a smaller region leaves
+// out, and the next larger one would make them again (20 us each, without their scratch).
 void run_with_openmp(Job& job, int n_threads) {
   n_threads = runtime::creatable_threads(n_threads);
 #pragma omp parallel num_threads(n_threads)
@@ -114,8 +116,7 @@ void set_parallel_runner(ParallelRunner run, void* state, int n_threads) {
 void runtime::run_tasks(std::size_t n, ParallelTask task, void* context) {
   if (n == 0) return;
   Job job(n, task, context);
-  const int n_threads =
-      static_cast<int>(std::min<std::size_t>(n, static_cast<std::size_t>(get_num_threads())));
+  const int n_threads = get_num_threads();
   if (n < 2 || inside_task || n_threads < 2) {
     job.work();
   } else if (has_lent_runner.load(std::memory_order_acquire)) {
