@@ -33,6 +33,10 @@ struct MultiheadAttentionOptions {
   // Beyond torch's:
   std::optional<std::size_t> num_kv_heads{};  // divides num_heads; default num_heads
   std::optional<std::size_t> head_dim{};      // default embed_dim / num_heads
+  // Of the projections' tables; default dtype. bf16 beside f32: tables are rounded to bf16 and take
+  // half the memory and half the reading, which is the time of a call with few rows; biases,
+  // inputs, outputs and all sums stay f32.
+  std::optional<DType> weight_dtype{};
   // How the projections are named and stored. torch: in_proj_weight (or q_proj_weight,
   // k_proj_weight, v_proj_weight) and out_proj.weight; fused: the bias-free module's
   // qkv_proj.weight, whose rows are q, k, v, and out_proj.weight; `bias` counts as false.
@@ -81,6 +85,12 @@ class HEADWISE_API MultiheadAttention {
   // B. Safe to call from several threads at once on one module.
   ForwardResult forward(const ConstTensorView& query, const ConstTensorView& key,
                         const ConstTensorView& value, const ForwardOptions& options = {}) const;
+  // The same into the caller's memory, of the shapes and dtype of ForwardResult and any strides, so
+  // that a call allocates nothing once a thread has its working memory. Weights are written when
+  // `weights` has data, whatever need_weights says. Outputs share no element with an input.
+  void forward(const ConstTensorView& query, const ConstTensorView& key,
+               const ConstTensorView& value, const ForwardOptions& options,
+               const TensorView& output, const TensorView& weights = {}) const;
 
   void train(bool mode = true);  // dropout on; a new module is in training mode, as torch's
   void eval() { train(false); }

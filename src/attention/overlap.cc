@@ -8,6 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
+
+#include "core/check.h"
 
 namespace headwise::attention {
 namespace {
@@ -143,6 +146,23 @@ bool overlaps_itself(const ConstTensorView& view) {
     if (equation.has_solution()) return true;
   }
   return false;
+}
+
+void check_writable(const char* name, const TensorView& view) {
+  core::check_view(name, view);
+  if (!overlaps_itself(view)) return;
+  std::string strides;
+  for (std::size_t n = 0; n < view.rank(); ++n)
+    strides.append(n > 0 ? ", " : "").append(std::to_string(view.strides[n]));
+  core::throw_argument(name, "strides (" + strides + ") for shape " + to_string(view.shape),
+                       "memory of its own for each element");
+}
+
+void check_apart(const char* name, const TensorView& view, const char* other_name,
+                 const ConstTensorView& other) {
+  if (overlap(view, other))
+    core::throw_argument(name, std::string("memory shared with ") + other_name,
+                         "memory of its own");
 }
 
 }  // namespace headwise::attention

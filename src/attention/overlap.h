@@ -14,4 +14,10 @@ bool overlap(const ConstTensorView& a, const ConstTensorView& b);
 // other.
 bool overlaps_itself(const ConstTensorView& view);
 
+// Throws ArgumentError: every element of the output `name` has memory of its own, ...
+void check_writable(const char* name, const TensorView& view);
+// ... and shares none with `other`.
+void check_apart(const char* name, const TensorView& view, const char* other_name,
+                 const ConstTensorView& other);
+
 }  // namespace headwise::attention

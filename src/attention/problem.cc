@@ -14,17 +14,8 @@
 namespace headwise::attention {
 namespace {
 
-using headwise::to_string;
-
 std::string of_shape(const std::string& what, std::size_t n, const ConstTensorView& view) {
   return what + " = " + std::to_string(n) + " in shape " + to_string(view.shape);
-}
-
-std::string to_string(const Strides& strides) {
-  std::string text = "(";
-  for (std::size_t n = 0; n < strides.size(); ++n)
-    text += (n > 0 ? ", " : "") + std::to_string(strides[n]);
-  return text + ")";
 }
 
 bool computes_on(DType dtype) {
@@ -81,12 +72,12 @@ void set_heads(Problem& p, const ConstTensorView& q, const ConstTensorView& k,
   }
   const bool from_k = k_heads == p.n_kv_heads;
   const char* name = from_k ? "k" : "v";
-  const std::string found = of_shape("n_kv_heads", p.n_kv_heads, from_k ? k : v);
+  const auto found = [&] { return of_shape("n_kv_heads", p.n_kv_heads, from_k ? k : v); };
   if (!enable_gqa)
-    core::throw_argument(name, found,
+    core::throw_argument(name, found(),
                          of_shape("q's n_heads", q_heads, q) + " or 1, as enable_gqa is false");
   if (p.n_kv_heads == 0 || q_heads % p.n_kv_heads != 0)
-    core::throw_argument(name, found, "a divisor of " + of_shape("q's n_heads", q_heads, q));
+    core::throw_argument(name, found(), "a divisor of " + of_shape("q's n_heads", q_heads, q));
   p.group = q_heads / p.n_kv_heads;
 }
 
@@ -187,23 +178,12 @@ void check_output(const Problem& p, const Wanted& wanted) {
   if (wanted.view.dtype != wanted.dtype)
     core::throw_dtype(wanted.name, wanted.view.dtype, name_of(wanted.dtype));
   core::check_shape(wanted.name, wanted.view.shape, wanted.shape);
-  core::check_view(wanted.name, wanted.view);
-  if (overlaps_itself(wanted.view))
-    core::throw_argument(
-        wanted.name,
-        "strides " + to_string(wanted.view.strides) + " for shape " + to_string(wanted.view.shape),
-        "memory of its own for each element");
+  check_writable(wanted.name, wanted.view);
   // Nothing is to be written to an empty tensor, so no work is planned for it.
   const bool empty = element_count(wanted.view.shape) == 0;
   wanted.checked = {
       empty ? nullptr : wanted.view.data, wanted.view.dtype,
       broadcast_layout(wanted.view.shape, wanted.view.strides, wanted.axes, p.o_shape)};
-}
-
-void check_apart(const Wanted& wanted, const char* other, const ConstTensorView& view) {
-  if (overlap(wanted.view, view))
-    core::throw_argument(wanted.name, std::string("memory shared with ") + other,
-                         "memory of its own");
 }
 
 }  // namespace
@@ -249,14 +229,16 @@ Outputs check_outputs(const Problem& p, const Call& call) {
     if (is_wanted(wanted)) check_output(p, wanted);
   for (const Wanted& wanted : all) {
     if (!is_wanted(wanted)) continue;
-    check_apart(wanted, "q", call.q);
-    check_apart(wanted, "k", call.k);
-    check_apart(wanted, "v", call.v);
-    if (call.options.mask) check_apart(wanted, "mask", call.options.mask->view());
-    if (call.options.second_mask)
-      check_apart(wanted, "second_mask", call.options.second_mask->view());
+    const auto apart_from = [&](const char* other, const ConstTensorView& view) {
+      check_apart(wanted.name, wanted.view, other, view);
+    };
+    apart_from("q", call.q);
+    apart_from("k", call.k);
+    apart_from("v", call.v);
+    if (call.options.mask) apart_from("mask", call.options.mask->view());
+    if (call.options.second_mask) apart_from("second_mask", call.options.second_mask->view());
     for (const Wanted* other = all; other != &wanted; ++other)
-      if (is_wanted(*other)) check_apart(wanted, other->name, other->view);
+      if (is_wanted(*other)) apart_from(other->name, other->view);
   }
   return out;
 }

@@ -113,8 +113,15 @@ MultiheadAttention MultiheadAttention::load(const std::string& path, std::size_t
   const TensorFile file = TensorFile::open(path);
   const AttentionBlock block = choose_block(file, prefix);
   if (!block.problem.empty()) throw FileError(printable(path) + ", " + block.problem);
-  const DType dtype = file.view(block.tensors.front()).dtype;
-  auto state = std::make_unique<State>(options_of(block, num_heads, dtype));
+  DType dtype = file.view(block.tensors.front()).dtype;
+  MultiheadAttentionOptions options = options_of(block, num_heads, dtype);
+  // Tables of bf16 beside biases of f32: what a module with such a weight_dtype saves.
+  for (const std::string& name : block.tensors)
+    if (dtype == DType::bf16 && file.view(name).dtype == DType::f32) {
+      dtype = options.dtype = DType::f32;
+      options.weight_dtype = DType::bf16;
+    }
+  auto state = std::make_unique<State>(options);
 
   std::vector<Tensor> tables;
   std::vector<NamedView> named;

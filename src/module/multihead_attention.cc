@@ -15,34 +15,23 @@ namespace {
 
 using module::HeadsBuffer;
 
-// The weights of a call: computed in the arithmetic's dtype, returned in the module's.
-class WeightsOutput {
- public:
-  WeightsOutput(const module::Call& call, DType module_dtype, DType arithmetic) {
-    if (!call.weights_shape) return;
-    result_.emplace(module_dtype, *call.weights_shape);
-    if (module_dtype != arithmetic) wide_.emplace(arithmetic, *call.weights_shape);
+// The weights of a call as attention takes them, with a batch; `view` has none if they are not
+// wanted.
+void ask_for_weights(const module::Call& call, TensorView view, AttentionExtras& extras) {
+  if (view.data == nullptr) return;
+  const bool per_head = view.rank() == (call.batched ? 4u : 3u);
+  if (!call.batched) {
+    Shape shape{1};
+    Strides strides{0};
+    for (std::size_t n = 0; n < view.rank(); ++n) {
+      shape.push_back(view.shape[n]);
+      strides.push_back(view.strides[n]);
+    }
+    view.shape = shape;
+    view.strides = strides;
   }
-
-  void ask(const module::Call& call, std::size_t n_heads, AttentionExtras& extras) {
-    if (!result_) return;
-    const std::size_t T_k = call.T_k + call.n_appended;
-    Tensor& target = wide_ ? *wide_ : *result_;
-    const bool per_head = call.weights_shape->size() == (call.batched ? 4u : 3u);
-    if (per_head)
-      extras.weights = {target.view().data, target.dtype(), {call.B, n_heads, call.T_q, T_k}};
-    else
-      extras.average_weights = {target.view().data, target.dtype(), {call.B, call.T_q, T_k}};
-  }
-
-  std::optional<Tensor> take() {
-    if (wide_) core::convert(wide_->view(), result_->view());
-    return std::move(result_);
-  }
-
- private:
-  std::optional<Tensor> result_, wide_;
-};
+  (per_head ? extras.weights : extras.average_weights) = view;
+}
 
 }  // namespace
 
@@ -70,36 +59,60 @@ std::size_t MultiheadAttention::num_kv_heads() const { return state_->sizes.n_kv
 void MultiheadAttention::train(bool mode) { state_->training = mode; }
 bool MultiheadAttention::training() const { return state_->training; }
 
-ForwardResult MultiheadAttention::forward(const ConstTensorView& query, const ConstTensorView& key,
-                                          const ConstTensorView& value,
-                                          const ForwardOptions& options) const {
-  const module::Sizes& sizes = state_->sizes;
-  const module::Projections& projections = *state_->projections;
-  module::Call call = module::check_call(
-      state_->options, sizes, {{"query", query}, {"key", key}, {"value", value}}, options);
-  call.attention.dropout_p = state_->training ? state_->options.dropout : 0.0;
-  call.attention.dropout_seed = options.dropout_seed;
-
-  const DType arithmetic = projections.dtype();
+// What forward does once everything is checked.
+void MultiheadAttention::State::run(module::Call& call, std::uint64_t dropout_seed,
+                                    const TensorView& output, const TensorView& weights) const {
+  call.attention.dropout_p = training ? options.dropout : 0.0;
+  call.attention.dropout_seed = dropout_seed;
+  const DType arithmetic = projections->dtype();
   HeadsBuffer q(call.query, sizes.q_width, 0, arithmetic);
   HeadsBuffer k(call.key, sizes.kv_width, call.n_appended, arithmetic);
   HeadsBuffer v(call.value, sizes.kv_width, call.n_appended, arithmetic);
   HeadsBuffer o(call.query, sizes.q_width, 0, arithmetic);
-  Tensor output(state_->options.dtype, call.output_shape);
-  WeightsOutput weights(call, state_->options.dtype, arithmetic);
 
   runtime::ScratchFrame scratch;
   for (HeadsBuffer* buffer : {&q, &k, &v, &o})
     buffer->data = scratch.take<std::byte>(buffer->bytes());
+  // Computed in the arithmetic's dtype, returned in the module's.
+  TensorView computed = weights;
+  const bool narrow = weights.data != nullptr && weights.dtype != arithmetic;
+  if (narrow)
+    computed = {scratch.take<float>(element_count(weights.shape)), arithmetic, weights.shape};
 
-  project_inputs(projections, call, q, k, v);
+  project_inputs(*projections, call, q, k, v);
   AttentionExtras extras;
-  weights.ask(call, sizes.n_heads, extras);
+  ask_for_weights(call, computed, extras);
   attention::forward({q.heads(sizes.n_heads), k.heads(sizes.n_kv_heads), v.heads(sizes.n_kv_heads),
                       call.attention, o.heads(sizes.n_heads), extras},
-                     state_->options.dtype);
-  project_output(projections, o, output.view());
-  return {std::move(output), weights.take()};
+                     options.dtype);
+  project_output(*projections, o, output);
+  if (narrow) core::convert(computed, weights);
+}
+
+ForwardResult MultiheadAttention::forward(const ConstTensorView& query, const ConstTensorView& key,
+                                          const ConstTensorView& value,
+                                          const ForwardOptions& options) const {
+  const State& state = *state_;
+  module::Call call = module::check_call(
+      state.options, state.sizes, {{"query", query}, {"key", key}, {"value", value}}, options);
+  ForwardResult result{Tensor(state.options.dtype, call.output_shape), {}};
+  if (call.weights_shape) result.weights.emplace(state.options.dtype, *call.weights_shape);
+  state.run(call, options.dropout_seed, result.output.view(),
+            result.weights ? result.weights->view() : TensorView());
+  return result;
+}
+
+void MultiheadAttention::forward(const ConstTensorView& query, const ConstTensorView& key,
+                                 const ConstTensorView& value, const ForwardOptions& options,
+                                 const TensorView& output, const TensorView& weights) const {
+  const State& state = *state_;
+  const NamedView inputs[] = {{"query", query}, {"key", key}, {"value", value}};
+  ForwardOptions wanted = options;
+  wanted.need_weights = weights.data != nullptr;
+  module::Call call = module::check_call(state.options, state.sizes, inputs, wanted);
+  module::check_outputs(state.options, call, inputs, options,
+                        {{"output", output}, {"weights", weights}});
+  state.run(call, options.dropout_seed, output, weights);
 }
 
 std::vector<NamedView> MultiheadAttention::parameters() const {
@@ -117,7 +130,8 @@ std::size_t MultiheadAttention::parameter_count() const {
 }
 
 void MultiheadAttention::State::replace(module::Parameters changed) {
-  module::Projections packed(changed);  // may throw; nothing has changed then
+  // May throw; nothing has changed then.
+  module::Projections packed(changed, projections ? &*projections : nullptr);
   parameters = std::move(changed);
   projections = std::move(packed);
 }

@@ -101,6 +101,12 @@ Sizes check_options(const MultiheadAttentionOptions& options) {
   core::check_probability("dropout", options.dropout);
   if (!is_floating(options.dtype))
     core::throw_dtype("dtype", options.dtype, "f32, f64, bf16 or f16");
+  if (options.weight_dtype && *options.weight_dtype != options.dtype &&
+      !(*options.weight_dtype == DType::bf16 && options.dtype == DType::f32))
+    core::throw_dtype(
+        "weight_dtype", *options.weight_dtype,
+        std::string(name_of(options.dtype)) +
+            (options.dtype == DType::f32 ? ", the module's, or bf16" : ", the module's"));
   s.packed = s.kdim == s.embed_dim && s.vdim == s.embed_dim;
   check_total(s, options);
   check_fused(options, s);
@@ -110,7 +116,10 @@ Sizes check_options(const MultiheadAttentionOptions& options) {
 }
 
 Parameters::Parameters(const MultiheadAttentionOptions& options, const Sizes& sizes)
-    : dtype_(options.dtype), sizes_(sizes), fused_(options.names == Names::fused) {
+    : dtype_(options.dtype),
+      table_dtype_(options.weight_dtype.value_or(options.dtype)),
+      sizes_(sizes),
+      fused_(options.names == Names::fused) {
   const std::size_t E = sizes.embed_dim, rows = sizes.q_width + 2 * sizes.kv_width;
   if (fused_) {
     add("qkv_proj.weight", {rows, E});
@@ -135,7 +144,8 @@ Parameters::Parameters(const MultiheadAttentionOptions& options, const Sizes& si
 
 void Parameters::add(std::string name, Shape shape) {
   names_.push_back(std::move(name));
-  values_.push_back(std::make_shared<Tensor>(dtype_, shape));
+  const bool table = shape.size() == 2;
+  values_.push_back(std::make_shared<Tensor>(table ? table_dtype_ : dtype_, shape));
 }
 
 std::size_t Parameters::index_of(const std::string& name) const {
@@ -192,7 +202,7 @@ std::shared_ptr<Tensor> Parameters::converted_value(std::size_t i,
   core::check_view(names_[i], value);
   if (!is_floating(value.dtype)) core::throw_dtype(names_[i], value.dtype, "f32, f64, bf16 or f16");
   core::check_shape(names_[i], value.shape, values_[i]->shape());
-  return std::make_shared<Tensor>(core::converted(value, dtype_));
+  return std::make_shared<Tensor>(core::converted(value, values_[i]->dtype()));
 }
 
 void Parameters::set(const std::string& name, const ConstTensorView& value) {

@@ -58,7 +58,7 @@ class Parameters {
   std::shared_ptr<Tensor> converted_value(std::size_t i, const ConstTensorView& value) const;
   void draw_linear(Generator& generator, const std::string& weight, const std::string& bias);
 
-  DType dtype_;
+  DType dtype_, table_dtype_;
   Sizes sizes_;
   bool fused_ = false;
   std::vector<std::string> names_;

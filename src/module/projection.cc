@@ -9,18 +9,24 @@
 namespace headwise::module {
 namespace {
 
-kernels::PackedWeights packed(const Parameters::Projection& p) { return {p.weight, p.bias}; }
+// `before` was packed from `source`: a parameter that is set is a new tensor.
+kernels::PackedWeights packed(const Parameters::Projection& p, const kernels::PackedWeights* before,
+                              const void* source) {
+  if (before != nullptr && source == p.weight.data) return {*before, p.bias};
+  return {p.weight, p.bias};
+}
 
 Tensor flat(const ConstTensorView& bias, DType dtype) {
   if (bias.data == nullptr) return {};
   return core::converted(ConstTensorView(bias.data, bias.dtype, {bias.shape.from_back(0)}), dtype);
 }
 
-// Rows whose distance is a multiple of 1 KiB meet in few cache sets: one line more avoids it.
+// Whole panels. Rows whose distance is a multiple of 1 KiB meet in few cache sets: one line more
+// avoids it.
 std::size_t padded_row(std::size_t width, DType dtype) {
-  const std::size_t line = Buffer::kAlignment / size_of(dtype);
-  const std::size_t ld = (width + line - 1) / line * line;
-  return ld * size_of(dtype) % 1024 == 0 ? ld + line : ld;
+  const std::size_t columns = kernels::PackedWeights::kPanelBytes / size_of(dtype);
+  const std::size_t ld = (width + columns - 1) / columns * columns;
+  return ld * size_of(dtype) % 1024 == 0 ? ld + Buffer::kAlignment / size_of(dtype) : ld;
 }
 
 kernels::RowLayout layout_of(std::size_t inner, std::ptrdiff_t stride_outer,
@@ -40,6 +46,7 @@ kernels::MatmulArgs input_product(const kernels::PackedWeights& w, const Rows& r
   args.c = out.data;
   args.c_rows = out.row_layout();
   args.c_rows.n_inner = args.a_rows.n_inner;  // the appended steps are not projected
+  args.c_columns = out.ld;
   args.M = rows.count();
   return args;
 }
@@ -59,13 +66,19 @@ void append_steps(const HeadsBuffer& buffer, const Tensor& bias, const Call& cal
 
 }  // namespace
 
-Projections::Projections(const Parameters& parameters)
-    : q(packed(parameters.input_projection(0))),
-      k(packed(parameters.input_projection(1))),
-      v(packed(parameters.input_projection(2))),
-      out(packed(parameters.output_projection())),
-      bias_k(flat(parameters.view("bias_k"), q.dtype())),
-      bias_v(flat(parameters.view("bias_v"), q.dtype())) {}
+Projections::Projections(const Parameters& parameters, const Projections* before) {
+  kernels::PackedWeights Projections::*const tables[] = {&Projections::q, &Projections::k,
+                                                         &Projections::v, &Projections::out};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Parameters::Projection p =
+        i < 3 ? parameters.input_projection(i) : parameters.output_projection();
+    this->*tables[i] = packed(p, before == nullptr ? nullptr : &(before->*tables[i]),
+                              before == nullptr ? nullptr : before->sources_[i]);
+    sources_[i] = p.weight.data;
+  }
+  bias_k = flat(parameters.view("bias_k"), dtype());
+  bias_v = flat(parameters.view("bias_v"), dtype());
+}
 
 HeadsBuffer::HeadsBuffer(const Rows& rows, std::size_t row_width, std::size_t appended, DType t)
     : dtype(t),
@@ -113,7 +126,10 @@ void project_output(const Projections& projections, const HeadsBuffer& o,
   args.a_rows = o.row_layout();
   args.c_dtype = output.dtype;
   args.c = output.data;
-  args.c_rows = {1, static_cast<std::ptrdiff_t>(projections.out.N()), 0};
+  const Strides& strides = output.strides;
+  args.c_rows = layout_of(output.shape.from_back(1), output.rank() == 3 ? strides[0] : 0,
+                          strides.from_back(1));
+  args.c_stride_n = strides.from_back(0);
   args.M = o.outer * o.inner;
   kernels::matmul({&args, 1});
 }

@@ -12,16 +12,21 @@ namespace headwise::module {
 
 // The tables as the kernel reads them, and the appended key and value in its arithmetic.
 struct Projections {
-  explicit Projections(const Parameters& parameters);
+  // Shares the tables of `before` that it was made from and that have not changed; the parameters
+  // of `before` are still there.
+  explicit Projections(const Parameters& parameters, const Projections* before = nullptr);
 
   kernels::PackedWeights q, k, v, out;
   Tensor bias_k, bias_v;  // [kv_width], empty without add_bias_kv
 
   DType dtype() const { return q.dtype(); }  // f32, or f64 in an f64 module
+
+ private:
+  const void* sources_[4];  // where the weights of q, k, v and out were when they were packed
 };
 
-// [rows, width] in the order of an input's rows, padded so that rows do not share their place in
-// the caches. Memory is the caller's.
+// [rows, width] in the order of an input's rows, padded to what the products write at once and so
+// that rows do not share their place in the caches. Memory is the caller's.
 struct HeadsBuffer {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -41,7 +46,7 @@ struct HeadsBuffer {
 void project_inputs(const Projections& projections, const Call& call, const HeadsBuffer& q,
                     const HeadsBuffer& k, const HeadsBuffer& v);
 
-// Rounded to the dtype of `output`, whose rows are contiguous.
+// Rounded to the dtype of `output`, [outer, inner, embed_dim] as the query, or unbatched.
 void project_output(const Projections& projections, const HeadsBuffer& o, const TensorView& output);
 
 }  // namespace headwise::module

@@ -1,16 +1,21 @@
 // What a MultiheadAttention holds.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "headwise/multihead_attention.h"
 #include "module/parameters.h"
 #include "module/projection.h"
+#include "module/torch_rules.h"
 
 namespace headwise {
 
 struct MultiheadAttention::State {
   explicit State(const MultiheadAttentionOptions& wanted);
+
+  void run(module::Call& call, std::uint64_t dropout_seed, const TensorView& output,
+           const TensorView& weights) const;
 
   // Packed at once, so that forward() only reads and may run on several threads.
   void replace(module::Parameters changed);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attention/kernel_choice.h"
+#include "attention/overlap.h"
 #include "core/check.h"
 #include "core/checked.h"
 #include "kernels/isa.h"
@@ -32,7 +33,7 @@ void check_input(const NamedView& input, DType dtype, std::size_t rank, std::siz
 // The rows of an input once they are projected: broadcast views have more than memory holds. An
 // empty batch counts as one, so that no later size overflows beside its 0.
 void check_projected(const NamedView& input, std::size_t B, std::size_t T, std::size_t width) {
-  constexpr std::uint64_t kAppended = 2, kPadding = 32;  // at most: steps, and elements of a row
+  constexpr std::uint64_t kAppended = 2, kPadding = 64;  // at most: steps, and elements of a row
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max());
   const auto steps = core::checked_add(T, kAppended);
   const auto rows = steps ? core::checked_mul(std::max<std::size_t>(B, 1), *steps) : std::nullopt;
@@ -198,6 +199,30 @@ void set_masks(const MultiheadAttentionOptions& module, const Sizes& sizes,
 }
 
 }  // namespace
+
+void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
+                   const NamedView (&inputs)[3], const ForwardOptions& options,
+                   const NamedOutput (&outputs)[2]) {
+  core::check_dtype(outputs[0].name, outputs[0].view.dtype, module.dtype);
+  core::check_shape(outputs[0].name, outputs[0].view.shape, call.output_shape);
+  if (call.weights_shape) {
+    core::check_dtype(outputs[1].name, outputs[1].view.dtype, module.dtype);
+    core::check_shape(outputs[1].name, outputs[1].view.shape, *call.weights_shape);
+  }
+  const std::size_t n = call.weights_shape ? 2 : 1;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto& [name, view] = outputs[i];
+    attention::check_writable(name, view);
+    for (const NamedView& input : inputs)
+      attention::check_apart(name, view, input.name.c_str(), input.view);
+    if (options.attn_mask)
+      attention::check_apart(name, view, "attn_mask", options.attn_mask->view());
+    if (options.key_padding_mask)
+      attention::check_apart(name, view, "key_padding_mask", options.key_padding_mask->view());
+  }
+  if (n == 2)
+    attention::check_apart(outputs[1].name, outputs[1].view, outputs[0].name, outputs[0].view);
+}
 
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
                 const NamedView (&inputs)[3], const ForwardOptions& options) {

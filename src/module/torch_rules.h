@@ -34,4 +34,14 @@ struct Call {
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
                 const NamedView (&inputs)[3], const ForwardOptions& options);
 
+struct NamedOutput {
+  const char* name;
+  const TensorView& view;
+};
+
+// Output and, when the call has them, weights: the caller's memory fits and is apart from the rest.
+void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
+                   const NamedView (&inputs)[3], const ForwardOptions& options,
+                   const NamedOutput (&outputs)[2]);
+
 }  // namespace headwise::module

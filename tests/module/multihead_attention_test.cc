@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "headwise/error.h"
 #include "support/isas.h"
 #include "support/module_case.h"
 #include "support/tensors.h"
@@ -218,6 +219,86 @@ TEST(MultiheadAttention, MovesKeepTheModule) {
   EXPECT_EQ(second.head_dim(), 3u);
   EXPECT_EQ(second.num_kv_heads(), 1u);
   EXPECT_EQ(second.options().embed_dim, 8u);
+}
+
+TEST(MultiheadAttention, TheCallersMemoryGetsTheSameBits) {
+  for (DType dtype : kTypes)
+    for (const bool average : {true, false}) {
+      const std::size_t B = 2, T = 9, E = 64;
+      const Inputs in = make_inputs(dtype, B, T);
+      const ForwardOptions options{.average_attn_weights = average};
+      const ForwardResult expected = in.module.forward(in.x, in.x, in.x, options);
+      // Sequence first in memory, every second element; the weights transposed.
+      Tensor spread = Tensor::zeros(dtype, {T, B, E, 2});
+      Tensor weights(dtype, expected.weights->shape());
+      const TensorView output(spread.view().data, dtype, {B, T, E}, {2 * E, 2 * B * E, 2});
+      TensorView turned = weights.view();
+      std::swap(turned.strides[turned.rank() - 1], turned.strides[turned.rank() - 2]);
+      in.module.forward(in.x, in.x, in.x, options, output, turned);
+      EXPECT_TRUE(bytes_of(Tensor::copy_of(output)) == bytes_of(expected.output));
+      EXPECT_TRUE(bytes_of(Tensor::copy_of(turned)) == bytes_of(*expected.weights));
+      in.module.forward(in.x, in.x, in.x, options, output);  // need_weights is not looked at
+      EXPECT_TRUE(bytes_of(Tensor::copy_of(output)) == bytes_of(expected.output));
+    }
+}
+
+TEST(MultiheadAttention, WrongOutputsAreRefusedBeforeAnythingIsWritten) {
+  const Inputs in = make_inputs(DType::f32, 2, 9);
+  Tensor output = Tensor::zeros(DType::f32, {2, 9, 64});
+  Tensor weights = Tensor::zeros(DType::f32, {2, 9, 9});
+  const std::string before = bytes_of(output);
+  const auto error = [&](const TensorView& o, const TensorView& w) -> std::string {
+    try {
+      in.module.forward(in.x, in.x, in.x, {}, o, w);
+    } catch (const ArgumentError& e) {
+      EXPECT_TRUE(bytes_of(output) == before);
+      return e.what();
+    }
+    return "";
+  };
+  const TensorView o = output.view(), w = weights.view();
+  EXPECT_EQ(error({o.data, DType::f32, {2, 9, 63}}, w),
+            "output: found shape (2, 9, 63), expected (2, 9, 64)");
+  EXPECT_EQ(error({o.data, DType::f32, {2, 9, 64}, {0, 64, 1}}, w),
+            "output: found strides (0, 64, 1) for shape (2, 9, 64), expected memory of its own for "
+            "each element");
+  EXPECT_EQ(error({const_cast<void*>(in.x.view().data), DType::f32, {2, 9, 64}}, w),
+            "output: found memory shared with query, expected memory of its own");
+  EXPECT_EQ(error(o, {o.data, DType::f32, {2, 9, 9}}),
+            "weights: found memory shared with output, expected memory of its own");
+  EXPECT_EQ(error(o, {w.data, DType::f32, {2, 4, 9, 9}}),
+            "weights: found shape (2, 4, 9, 9), expected (2, 9, 9)");
+  EXPECT_EQ(error({o.data, DType::f64, {2, 9, 64}}, w), "output: found dtype f64, expected f32");
+  EXPECT_EQ(error({nullptr, DType::f32, {2, 9, 64}}, w),
+            "output: found null data for shape (2, 9, 64), expected a pointer to its elements");
+}
+
+TEST(MultiheadAttention, TablesInBf16GiveTheBitsOfRoundedTables) {
+  for (const std::size_t T : {1u, 2u, 3u, 40u}) {
+    const MultiheadAttentionOptions options{.embed_dim = 72, .num_heads = 4, .batch_first = true};
+    MultiheadAttentionOptions narrow = options;
+    narrow.weight_dtype = DType::bf16;
+    Generator generator(7);
+    MultiheadAttention wide(options, generator), mixed(narrow, generator);
+    mixed.load_state_dict(wide.parameters());
+    mixed.set_parameter("in_proj_bias", test::gaussian(DType::f32, {3 * 72}, 3).view());
+    for (const NamedView& p : mixed.parameters())
+      EXPECT_EQ(p.view.dtype, p.view.rank() == 2 ? DType::bf16 : DType::f32) << p.name;
+    wide.load_state_dict(mixed.parameters());  // rounded, as f32
+    const Tensor x = test::gaussian(DType::f32, {1, T, 72}, 8);
+    EXPECT_TRUE(bytes_of(mixed.forward(x, x, x).output) == bytes_of(wide.forward(x, x, x).output));
+    const std::string path = ::testing::TempDir() + "mixed.safetensors";
+    mixed.save(path);
+    MultiheadAttention loaded = MultiheadAttention::load(path, 4);
+    EXPECT_EQ(loaded.options().dtype, DType::f32);
+    EXPECT_EQ(loaded.options().weight_dtype, DType::bf16);
+  }
+  EXPECT_THROW(MultiheadAttention({.embed_dim = 8, .num_heads = 2, .weight_dtype = DType::f16}),
+               DTypeError);
+  EXPECT_THROW(
+      MultiheadAttention(
+          {.embed_dim = 8, .num_heads = 2, .dtype = DType::f64, .weight_dtype = DType::bf16}),
+      DTypeError);
 }
 
 }  // namespace

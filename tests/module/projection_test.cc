@@ -35,9 +35,30 @@ TEST(HeadsBuffer, RowsDoNotShareTheirPlaceInTheCaches) {
     for (DType dtype : {DType::f32, DType::f64}) {
       const HeadsBuffer buffer(rows({1, 4, width}, true), width, 0, dtype);
       EXPECT_GE(buffer.ld, width);
-      EXPECT_LE(buffer.ld, width + 32);
+      EXPECT_LE(buffer.ld, width + 48);
       EXPECT_NE(buffer.ld * size_of(dtype) % 1024, 0u);
     }
+}
+
+TEST(Projection, OnlyWhatChangedIsPackedAgain) {
+  const Sizes sizes = check_options(kOptions);
+  Parameters before(kOptions, sizes);
+  Generator generator(3);
+  before.draw(generator);
+  const Projections first(before);
+  Parameters biased = before;
+  biased.set("in_proj_bias", test::gaussian(DType::f32, {16}, 4));
+  const Projections second(biased, &first);
+  EXPECT_EQ(second.q.panel(0), first.q.panel(0));
+  EXPECT_EQ(second.v.panel(0), first.v.panel(0));
+  EXPECT_NE(*reinterpret_cast<const float*>(second.q.bias(0)), 0.0f);
+  Parameters turned = biased;
+  turned.set("out_proj.weight", test::gaussian(DType::f32, {8, 8}, 5));
+  const Projections third(turned, &second);
+  EXPECT_EQ(third.k.panel(0), first.k.panel(0));
+  EXPECT_NE(third.out.panel(0), first.out.panel(0));
+  EXPECT_EQ(*reinterpret_cast<const float*>(third.out.panel(0)),
+            test::get(turned.view("out_proj.weight"), 0));
 }
 
 TEST(Projection, EqualsTheProductStepByStep) {
