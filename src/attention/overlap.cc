@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/check.h"
 
@@ -78,15 +80,23 @@ class Equation {
   int budget_ = 0;
 };
 
-// Every stride steps over all that later dims reach, as in any row-major tensor: no two indices
-// meet.
+// From the smallest stride up, every stride steps over all that the ones before reach, as in any
+// row-major tensor whatever the order of its dims: no two indices meet. Nothing overflows in a
+// checked view.
 bool is_nested(const ConstTensorView& view) {
-  Wide reach = 0;
-  for (std::size_t n = view.rank(); n-- > 0;) {
+  std::array<std::pair<std::ptrdiff_t, std::ptrdiff_t>, kMaxRank> dims;  // stride, last index
+  std::size_t size = 0;
+  for (std::size_t n = 0; n < view.rank(); ++n) {
     if (view.shape[n] == 1) continue;
-    const Wide stride = view.strides[n] < 0 ? -Wide{view.strides[n]} : Wide{view.strides[n]};
-    if (stride <= reach) return false;
-    reach += stride * static_cast<Wide>(view.shape[n] - 1);
+    const std::pair dim(std::abs(view.strides[n]), static_cast<std::ptrdiff_t>(view.shape[n] - 1));
+    std::size_t at = size++;
+    for (; at > 0 && dims[at - 1].first > dim.first; --at) dims[at] = dims[at - 1];
+    dims[at] = dim;
+  }
+  std::ptrdiff_t reach = 0;
+  for (std::size_t n = 0; n < size; ++n) {
+    if (dims[n].first <= reach) return false;
+    reach += dims[n].first * dims[n].second;
   }
   return true;
 }
@@ -96,12 +106,14 @@ struct Range {
   Wide begin, end;
 };
 std::optional<Range> bytes_of(const ConstTensorView& view) {
-  const auto width = static_cast<Wide>(size_of(view.dtype));
+  const auto width = static_cast<std::ptrdiff_t>(size_of(view.dtype));
   const auto data = static_cast<Wide>(reinterpret_cast<std::uintptr_t>(view.data));
   Range range{data, data + width};
   for (std::size_t n = 0; n < view.rank(); ++n) {
     if (view.shape[n] == 0) return std::nullopt;
-    const Wide extent = static_cast<Wide>(view.shape[n] - 1) * view.strides[n] * width;
+    if (view.shape[n] == 1) continue;
+    const std::ptrdiff_t extent =
+        static_cast<std::ptrdiff_t>(view.shape[n] - 1) * view.strides[n] * width;
     (extent < 0 ? range.begin : range.end) += extent;
   }
   return range;

@@ -164,12 +164,27 @@ void set_terms(Problem& p, const AttentionOptions& options, DType bias_dtype) {
   if (options.second_mask) p.masks[1] = check_mask("second_mask", *options.second_mask, target);
 }
 
+// Shapes of outputs.
+Shape output_shape(const Problem& p) { return p.o_shape; }
+Shape rows_shape(const Problem& p) { return {p.o_shape.begin(), p.o_shape.end() - 1}; }
+Shape scores_shape(const Problem& p) {
+  Shape shape = rows_shape(p);
+  shape.push_back(p.T_k);
+  return shape;
+}
+Shape average_shape(const Problem& p) {
+  Shape shape(p.o_shape.begin(), p.o_shape.end() - std::min<std::size_t>(p.o_shape.size(), 3));
+  shape.push_back(p.T_q);
+  shape.push_back(p.T_k);
+  return shape;
+}
+
 // An output that was asked for, and what it has to look like.
 struct Wanted {
   const char* name;
   const TensorView& view;
   DType dtype;
-  Shape shape;
+  Shape (*shape_of)(const Problem&);
   Axes axes;
   Output& checked;
 };
@@ -177,7 +192,7 @@ struct Wanted {
 void check_output(const Problem& p, const Wanted& wanted) {
   if (wanted.view.dtype != wanted.dtype)
     core::throw_dtype(wanted.name, wanted.view.dtype, name_of(wanted.dtype));
-  core::check_shape(wanted.name, wanted.view.shape, wanted.shape);
+  core::check_shape(wanted.name, wanted.view.shape, wanted.shape_of(p));
   check_writable(wanted.name, wanted.view);
   // Nothing is to be written to an empty tensor, so no work is planned for it.
   const bool empty = element_count(wanted.view.shape) == 0;
@@ -206,22 +221,15 @@ Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const C
 }
 
 Outputs check_outputs(const Problem& p, const Call& call) {
-  Shape rows(p.o_shape.begin(), p.o_shape.end() - 1);
-  Shape scores(rows);
-  scores.push_back(p.T_k);
-  Shape average(p.o_shape.begin(), p.o_shape.end() - std::min<std::size_t>(p.o_shape.size(), 3));
-  average.push_back(p.T_q);
-  average.push_back(p.T_k);
-
   Outputs out;
   const AttentionExtras& extras = call.extras;
   const Wanted all[] = {
-      {"o", call.o, p.dtype, p.o_shape, kMatrixPerHead, out.o},
-      {"row_max", extras.row_max, p.row_dtype, rows, kRowsPerHead, out.row_max},
-      {"row_sum", extras.row_sum, p.row_dtype, rows, kRowsPerHead, out.row_sum},
-      {"log_sum_exp", extras.log_sum_exp, p.row_dtype, rows, kRowsPerHead, out.log_sum_exp},
-      {"weights", extras.weights, p.dtype, scores, kMatrixPerHead, out.weights},
-      {"average_weights", extras.average_weights, p.dtype, average, kMatrixPerBatch,
+      {"o", call.o, p.dtype, output_shape, kMatrixPerHead, out.o},
+      {"row_max", extras.row_max, p.row_dtype, rows_shape, kRowsPerHead, out.row_max},
+      {"row_sum", extras.row_sum, p.row_dtype, rows_shape, kRowsPerHead, out.row_sum},
+      {"log_sum_exp", extras.log_sum_exp, p.row_dtype, rows_shape, kRowsPerHead, out.log_sum_exp},
+      {"weights", extras.weights, p.dtype, scores_shape, kMatrixPerHead, out.weights},
+      {"average_weights", extras.average_weights, p.dtype, average_shape, kMatrixPerBatch,
        out.average_weights},
   };
   const auto is_wanted = [&](const Wanted& w) { return &w == all || w.view.data != nullptr; };

@@ -29,15 +29,17 @@ void check_view(std::string_view argument, const ConstTensorView& view) {
   if (empty) return;
   // The farthest byte from data in either direction has to be addressable.
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  const std::size_t size = size_of(view.dtype);  // a power of two
+  const std::uint64_t limit = kMax / size;
   std::uint64_t reach = 1;
   bool fits = true;
   for (std::size_t i = 0; i < view.shape.size() && fits; ++i) {
     const std::ptrdiff_t stride = view.strides[i];
-    const std::uint64_t size = stride < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(stride)
+    const std::uint64_t step = stride < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(stride)
                                           : static_cast<std::uint64_t>(stride);
-    const auto extent = checked_mul(view.shape[i] - 1, size);
+    const auto extent = checked_mul(view.shape[i] - 1, step);
     const auto sum = extent ? checked_add(reach, *extent) : std::nullopt;
-    fits = sum && *sum <= kMax / size_of(view.dtype);
+    fits = sum && *sum <= limit;
     if (fits) reach = *sum;
   }
   // A broadcast view may count more elements than memory has, but never more than size_t.
@@ -53,8 +55,7 @@ void check_view(std::string_view argument, const ConstTensorView& view) {
   if (view.data == nullptr)
     throw_argument(argument, "null data for shape " + to_string(view.shape),
                    "a pointer to its elements");
-  const std::size_t size = size_of(view.dtype);
-  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(view.data) % size;
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(view.data) & (size - 1);
   if (past != 0)
     throw_argument(
         argument,

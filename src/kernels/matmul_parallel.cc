@@ -34,15 +34,22 @@ struct Cut {
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
+// Of equal height, up to one.
+std::size_t rows_of_block(const MatmulArgs& product) {
+  if (product.M <= kMinBlockRows) return product.M;
+  const std::size_t row_bytes =
+      std::max<std::size_t>(1, product.w->K() * size_of(product.w->dtype()));
+  const std::size_t most = std::clamp(kBlockBytes / row_bytes, kMinBlockRows, kBlockRows);
+  return ceil_div(product.M, ceil_div(product.M, most));
+}
+
 // `wanted`: how many tasks all products together should be cut into.
 Cut cut(const MatmulArgs& product, std::size_t total_panels, std::size_t wanted) {
   const PackedWeights& w = *product.w;
   if (product.M == 0 || w.N() == 0) return {};
-  const std::size_t row_bytes = std::max<std::size_t>(1, w.K() * size_of(w.dtype()));
-  const std::size_t most = std::clamp(kBlockBytes / row_bytes, kMinBlockRows, kBlockRows);
   Cut c;
-  c.n_row_blocks = ceil_div(product.M, most);
-  c.rows = ceil_div(product.M, c.n_row_blocks);
+  c.rows = rows_of_block(product);
+  c.n_row_blocks = ceil_div(product.M, c.rows);
   const std::size_t fair = ceil_div(total_panels * c.n_row_blocks, wanted);
   const double least = std::min(kMinTaskWork / work_of(w, c.rows, 1), 0x1p32);  // K may be 0
   c.panels = std::clamp<std::size_t>(std::max(fair, static_cast<std::size_t>(std::ceil(least))), 1,
@@ -62,14 +69,21 @@ void matmul(std::span<const MatmulArgs> products) {
     total_panels += product.w->n_panels();
     work += work_of(*product.w, product.M, product.w->n_panels());
   }
-  const bool threads = n_threads > 1 && work >= kWorthThreads;
+  if (n_threads < 2 || work < kWorthThreads) {
+    for (const MatmulArgs& product : products) {
+      const std::size_t n = rows_of_block(product), panels = product.w->n_panels();
+      for (std::size_t m0 = 0; m0 < product.M; m0 += n)
+        matmul_block(product, {m0, std::min(n, product.M - m0), 0, panels});
+    }
+    return;
+  }
   runtime::ScratchFrame scratch;
   Cut* cuts = scratch.take<Cut>(products.size());
   for (std::size_t i = 0; i < products.size(); ++i) {
-    cuts[i] = cut(products[i], total_panels, threads ? n_threads * kTasksPerThread : 1);
+    cuts[i] = cut(products[i], total_panels, n_threads * kTasksPerThread);
     n_tasks += cuts[i].tasks();
   }
-  runtime::parallel_for_if(threads, n_tasks, [&](std::size_t task) {
+  runtime::parallel_for(n_tasks, [&](std::size_t task) {
     std::size_t i = 0;
     for (; task >= cuts[i].tasks(); ++i) task -= cuts[i].tasks();
     const Cut& c = cuts[i];

@@ -106,7 +106,7 @@ void MultiheadAttention::forward(const ConstTensorView& query, const ConstTensor
                                  const ConstTensorView& value, const ForwardOptions& options,
                                  const TensorView& output, const TensorView& weights) const {
   const State& state = *state_;
-  const NamedView inputs[] = {{"query", query}, {"key", key}, {"value", value}};
+  const module::NamedInput inputs[] = {{"query", query}, {"key", key}, {"value", value}};
   ForwardOptions wanted = options;
   wanted.need_weights = weights.data != nullptr;
   module::Call call = module::check_call(state.options, state.sizes, inputs, wanted);

@@ -18,7 +18,7 @@ namespace {
 std::string shape_text(const Shape& shape) { return "shape " + to_string(shape); }
 
 // One input alone: dtype, rank, width.
-void check_input(const NamedView& input, DType dtype, std::size_t rank, std::size_t width,
+void check_input(const NamedInput& input, DType dtype, std::size_t rank, std::size_t width,
                  const char* width_name) {
   core::check_dtype(input.name, input.view.dtype, dtype);
   core::check_view(input.name, input.view);
@@ -32,7 +32,7 @@ void check_input(const NamedView& input, DType dtype, std::size_t rank, std::siz
 
 // The rows of an input once they are projected: broadcast views have more than memory holds. An
 // empty batch counts as one, so that no later size overflows beside its 0.
-void check_projected(const NamedView& input, std::size_t B, std::size_t T, std::size_t width) {
+void check_projected(const NamedInput& input, std::size_t B, std::size_t T, std::size_t width) {
   constexpr std::uint64_t kAppended = 2, kPadding = 64;  // at most: steps, and elements of a row
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max());
   const auto steps = core::checked_add(T, kAppended);
@@ -56,7 +56,7 @@ Rows rows_of(const ConstTensorView& view, bool batch_first) {
 }
 
 void check_inputs(const MultiheadAttentionOptions& module, const Sizes& sizes,
-                  const NamedView (&inputs)[3], Call& call) {
+                  const NamedInput (&inputs)[3], Call& call) {
   const ConstTensorView& query = inputs[0].view;
   if (query.rank() != 2 && query.rank() != 3)
     core::throw_argument("query", shape_text(query.shape), "2 dims, or 3 with a batch");
@@ -201,7 +201,7 @@ void set_masks(const MultiheadAttentionOptions& module, const Sizes& sizes,
 }  // namespace
 
 void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
-                   const NamedView (&inputs)[3], const ForwardOptions& options,
+                   const NamedInput (&inputs)[3], const ForwardOptions& options,
                    const NamedOutput (&outputs)[2]) {
   core::check_dtype(outputs[0].name, outputs[0].view.dtype, module.dtype);
   core::check_shape(outputs[0].name, outputs[0].view.shape, call.output_shape);
@@ -213,8 +213,8 @@ void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
   for (std::size_t i = 0; i < n; ++i) {
     const auto& [name, view] = outputs[i];
     attention::check_writable(name, view);
-    for (const NamedView& input : inputs)
-      attention::check_apart(name, view, input.name.c_str(), input.view);
+    for (const NamedInput& input : inputs)
+      attention::check_apart(name, view, input.name, input.view);
     if (options.attn_mask)
       attention::check_apart(name, view, "attn_mask", options.attn_mask->view());
     if (options.key_padding_mask)
@@ -225,7 +225,7 @@ void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
 }
 
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
-                const NamedView (&inputs)[3], const ForwardOptions& options) {
+                const NamedInput (&inputs)[3], const ForwardOptions& options) {
   kernels::require_valid_isa();
   attention::require_valid_kernel();
   Call call;

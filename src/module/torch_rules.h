@@ -31,8 +31,13 @@ struct Call {
   AttentionOptions attention;          // masks broadcast to [B, n_heads, T_q, T_k]
 };
 
+struct NamedInput {
+  const char* name;
+  const ConstTensorView& view;
+};
+
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,
-                const NamedView (&inputs)[3], const ForwardOptions& options);
+                const NamedInput (&inputs)[3], const ForwardOptions& options);
 
 struct NamedOutput {
   const char* name;
@@ -41,7 +46,7 @@ struct NamedOutput {
 
 // Output and, when the call has them, weights: the caller's memory fits and is apart from the rest.
 void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
-                   const NamedView (&inputs)[3], const ForwardOptions& options,
+                   const NamedInput (&inputs)[3], const ForwardOptions& options,
                    const NamedOutput (&outputs)[2]);
 
 }  // namespace headwise::module

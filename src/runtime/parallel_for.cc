@@ -78,8 +78,8 @@ struct Job {
   }
 };
 
-// Always the whole team, even for a few tasks: libgomp ends the threads that a smaller region leaves
-// out, and the next larger one would make them again (20 us each, without their scratch).
+// Always the whole team, even for a few tasks: libgomp ends the threads that a smaller region
+// leaves out, and the next larger one would make them again (20 us each, without their scratch).
 void run_with_openmp(Job& job, int n_threads) {
   n_threads = runtime::creatable_threads(n_threads);
 #pragma omp parallel num_threads(n_threads)

@@ -23,13 +23,4 @@ void parallel_for(std::size_t n, F&& body) {
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
-// The same, in a plain loop where the work is not worth waking threads.
-template <typename F>
-void parallel_for_if(bool worth_threads, std::size_t n, F&& body) {
-  if (worth_threads)
-    parallel_for(n, body);
-  else
-    for (std::size_t i = 0; i < n; ++i) body(i);
-}
-
 }  // namespace headwise::runtime
