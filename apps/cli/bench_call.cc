@@ -111,6 +111,7 @@ void BenchCall::run() { scaled_dot_product_attention(q_, k_, v_, shape_.options,
 
 Tally BenchCall::check() const {
   Tally tally;
+  const std::string kernel = plan().kernel;
   const std::size_t n_rows = shape_.q[0] * shape_.q[1] * shape_.q[2];
   const std::size_t T_k = shape_.k[2], d_head = shape_.q[3], d_v = shape_.v[3];
   const std::size_t affordable = kCheckedTerms / (T_k * (d_head + d_v));
@@ -123,7 +124,8 @@ Tally BenchCall::check() const {
           test::element(o_.view().data, shape_.dtype, static_cast<std::ptrdiff_t>(r * d_v + c));
       const double magnitude = expected.magnitude[c];
       tally.add(found, expected.o[c],
-                attention_bound(shape_.dtype, T_k, d_head, expected.o[c], magnitude), magnitude);
+                attention_bound(kernel, shape_.dtype, T_k, d_head, expected.o[c], magnitude),
+                magnitude);
     }
     ++tally.n_cases;
   }

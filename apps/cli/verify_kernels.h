@@ -24,9 +24,10 @@ struct Tally {
   double used_ = -1;  // share of the bound
 };
 
-// How far an output of attention may be off. `magnitude` is the sum of the sizes of its terms p v.
-double attention_bound(DType dtype, std::size_t T_k, std::size_t d_head, double expected,
-                       double magnitude);
+// How far an output of an attention kernel may be off. `magnitude` is the sum of the sizes of its
+// terms p v.
+double attention_bound(const std::string& kernel, DType dtype, std::size_t T_k, std::size_t d_head,
+                       double expected, double magnitude);
 
 struct KernelReport {
   std::string kernel, isa;
@@ -35,7 +36,7 @@ struct KernelReport {
   std::string bytes;  // all results, to compare instruction sets
 };
 
-// One report per instruction set; none when the kernel does not compute this dtype. Leaves the last
+// One report for each instruction set on which the kernel computes this dtype. Leaves the last
 // instruction set and the kernel chosen.
 std::vector<KernelReport> verify_attention(DType dtype, const std::string& kernel,
                                            const std::vector<std::string>& isas,

@@ -9,8 +9,9 @@
 namespace headwise::attention {
 
 enum class Kernel : std::uint8_t {
-  flash,   // blocks of queries against all their keys, online softmax
-  decode,  // few queries: those that share keys and values together, keys shared by threads
+  flash,     // blocks of queries against all their keys, online softmax
+  decode,    // few queries: those that share keys and values together, keys shared by threads
+  bf16_dot,  // as flash, with instructions that add up products of pairs of bf16
 };
 
 struct KernelChoice {

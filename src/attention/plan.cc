@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/decode.h"
+#include "kernels/bf16/dot_forward.h"
 #include "kernels/decode/flash_decode.h"
 #include "kernels/flash_forward.h"
 #include "kernels/tiles.h"
@@ -100,7 +101,8 @@ std::size_t scratch_bytes(const Problem& p, const Plan& plan, std::size_t n_thre
   args.T_k = p.T_k;
   args.d_head = p.d_head;
   args.d_v = p.d_v;
-  std::size_t each_thread = kernels::flash_forward_scratch(args);
+  std::size_t each_thread = plan.kernel == Kernel::bf16_dot ? kernels::bf16_dot_scratch(args)
+                                                            : kernels::flash_forward_scratch(args);
   if (plan.tail != 0) each_thread = std::max(each_thread, tail_scratch(p, plan));
   return n_threads * each_thread;
 }

@@ -83,6 +83,24 @@ HWY_INLINE V finite_base(D d, V m) {
   return hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, kNegInf<hn::TFromD<D>>)), m);
 }
 
+// Rows of scores to s, and the largest of each lane into tile_max.
+template <int MR, int NV, typename T>
+HWY_INLINE void store_scores(const hn::Vec<hn::ScalableTag<T>> (&scores)[MR][NV], size_t lanes,
+                             T* HWY_RESTRICT s, T* HWY_RESTRICT tile_max) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>;
+  HWY_UNROLL(4)
+  for (int x = 0; x < NV; ++x) {
+    auto largest = hn::Load(d, tile_max + x * N);
+    HWY_UNROLL(16)
+    for (int r = 0; r < MR; ++r) {
+      hn::Store(scores[r][x], d, s + r * lanes + x * N);
+      largest = max_unless_nan(scores[r][x], largest);
+    }
+    hn::Store(largest, d, tile_max + x * N);
+  }
+}
+
 // MR keys from k: their rows of s, and the largest score of each lane into tile_max. NV vectors of
 // blocks that are `lanes` wide.
 template <int MR, int NV, typename T>
@@ -107,16 +125,7 @@ HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, s
       for (int x = 0; x < NV; ++x) acc[r][x] = hn::MulAdd(key, q[x], acc[r][x]);
     }
   }
-  HWY_UNROLL(4)
-  for (int x = 0; x < NV; ++x) {
-    auto largest = hn::Load(d, tile_max + x * N);
-    HWY_UNROLL(16)
-    for (int r = 0; r < MR; ++r) {
-      hn::Store(acc[r][x], d, s + r * lanes + x * N);
-      largest = max_unless_nan(acc[r][x], largest);
-    }
-    hn::Store(largest, d, tile_max + x * N);
-  }
+  store_scores(acc, lanes, s, tile_max);
 }
 
 // n rows of s; the largest score of each lane is added to tile_max.

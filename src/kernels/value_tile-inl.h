@@ -28,6 +28,25 @@ struct Update {
   const T* decay;  // [kLanes]
 };
 
+// A tile's sums into MR features of o.
+template <int MR, int NV, typename T>
+HWY_INLINE void store_sums(const hn::Vec<hn::ScalableTag<T>> (&acc)[MR][NV], Update<T> update,
+                           T* HWY_RESTRICT o) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  HWY_UNROLL(4)
+  for (int x = 0; x < NV; ++x) {
+    const auto factor =
+        update.decay != nullptr ? hn::Load(d, update.decay + x * N) : hn::Set(d, T{1});
+    HWY_UNROLL(16)
+    for (int r = 0; r < MR; ++r) {
+      T* at = o + r * kLanes + x * N;
+      const auto sum = update.first ? acc[r][x] : hn::MulAdd(hn::Load(d, at), factor, acc[r][x]);
+      hn::Store(sum, d, at);
+    }
+  }
+}
+
 // acc += p v over the keys of one run, in its last W vectors of queries or fewer. Functions, not
 // lambdas: only those are always inlined, without which acc is no longer in registers.
 template <int W, int MR, int NV, typename T>
@@ -61,7 +80,6 @@ template <int MR, int NV, typename T>
 HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* runs, size_t n_runs,
                            Update<T> update, T* HWY_RESTRICT o) {
   const hn::ScalableTag<T> d;
-  constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
   HWY_UNROLL(16)
   for (int r = 0; r < MR; ++r) {
@@ -69,17 +87,7 @@ HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* run
     for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
   }
   for (const KeyRun* run = runs; run != runs + n_runs; ++run) add_run<NV>(p, v, *run, acc);
-  HWY_UNROLL(4)
-  for (int x = 0; x < NV; ++x) {
-    const auto factor =
-        update.decay != nullptr ? hn::Load(d, update.decay + x * N) : hn::Set(d, T{1});
-    HWY_UNROLL(16)
-    for (int r = 0; r < MR; ++r) {
-      T* at = o + r * kLanes + x * N;
-      const auto sum = update.first ? acc[r][x] : hn::MulAdd(hn::Load(d, at), factor, acc[r][x]);
-      hn::Store(sum, d, at);
-    }
-  }
+  store_sums(acc, update, o);
 }
 
 template <int NV, typename T>

@@ -71,7 +71,7 @@ void check(const std::vector<HeadProblem>& heads) {
     }
 }
 
-std::vector<HeadProblem> some_heads(DType dtype, Sizes s, std::size_t n) {
+std::vector<HeadProblem> some_heads(const Arithmetic& dtype, Sizes s, std::size_t n) {
   std::vector<HeadProblem> heads;
   for (std::size_t h = 0; h < n; ++h) heads.emplace_back(dtype, s, 3, 1, h + 1);
   return heads;
@@ -79,7 +79,7 @@ std::vector<HeadProblem> some_heads(DType dtype, Sizes s, std::size_t n) {
 
 TEST(AttentionWeights, OddSizesAndHeads) {
   for_each_isa([] {
-    for (DType dtype : kTypes)
+    for (const Arithmetic& dtype : all_types())
       for (const Sizes& s : {Sizes{1, 1, 1, 1}, Sizes{17, 65, 5, 2}, Sizes{66, 130, 16, 1},
                              Sizes{3, 600, 33, 1}, Sizes{2, 3, 0, 1}, Sizes{2, 0, 3, 1}})
         for (std::size_t n : {1, 2, 3}) check(some_heads(dtype, s, n));
@@ -88,7 +88,7 @@ TEST(AttentionWeights, OddSizesAndHeads) {
 
 TEST(AttentionWeights, MasksDiagonalAndDropout) {
   for_each_isa([] {
-    for (DType dtype : kTypes) {
+    for (const Arithmetic& dtype : all_types()) {
       auto heads = some_heads(dtype, {70, 150, 8, 1}, 3);
       Array bias(dtype, 70, 150);
       bias.fill(3);
@@ -213,7 +213,7 @@ TEST(AttentionWeights, ExponentialAtTheEnds) {
 
 TEST(AttentionWeights, OutputOfAnyStride) {
   for_each_isa([] {
-    for (DType dtype : kTypes) {
+    for (const Arithmetic& dtype : all_types()) {
       const auto heads = some_heads(dtype, {20, 130, 8, 1}, 2);
       const Array spread = weights_of(heads, 64, 3), plain = weights_of(heads);
       for (std::size_t t = 0; t < 20; ++t)

@@ -35,13 +35,13 @@ Array hiding(DType dtype, std::size_t rows, std::size_t cols, double share, doub
 
 TEST(FlashForward, OddSizes) {
   for_each_isa([] {
-    for (DType dtype : kTypes)
+    for (const Arithmetic& dtype : all_types())
       for (const Sizes& s :
            {Sizes{1, 1, 1, 1}, Sizes{3, 2, 3, 2}, Sizes{17, 63, 7, 5}, Sizes{5, 64, 64, 64},
             Sizes{33, 65, 16, 33}, Sizes{65, 130, 40, 6}, Sizes{2, 129, 129, 70},
             Sizes{64, 3, 0, 4}, Sizes{4, 5, 3, 0}, Sizes{3, 0, 8, 8}}) {
-        SCOPED_TRACE(testing::Message() << name_of(dtype) << " T_q " << s.T_q << " T_k " << s.T_k
-                                        << " d " << s.d_head << " d_v " << s.d_v);
+        SCOPED_TRACE(testing::Message() << dtype << " T_q " << s.T_q << " T_k " << s.T_k << " d "
+                                        << s.d_head << " d_v " << s.d_v);
         check(HeadProblem(dtype, s));
         check(HeadProblem(dtype, s, 1, 2));
       }
@@ -50,7 +50,7 @@ TEST(FlashForward, OddSizes) {
 
 TEST(FlashForward, TileAndLeafBoundaries) {
   for_each_isa([] {
-    for (DType dtype : {DType::f32, DType::f64})
+    for (const Arithmetic& dtype : each_kernel())
       for (std::size_t T_k : {511, 512, 513, 1023, 1025, 1600, 2049})
         check(HeadProblem(dtype, {3, T_k, 8, 5}));
     check(HeadProblem(DType::bf16, {3, 1025, 512, 3}));
@@ -59,7 +59,7 @@ TEST(FlashForward, TileAndLeafBoundaries) {
 
 TEST(FlashForward, DiagonalsOfAnyOffset) {
   for_each_isa([] {
-    for (DType dtype : {DType::f32, DType::f64})
+    for (const Arithmetic& dtype : each_kernel())
       for (std::ptrdiff_t diagonal : {0, 1, -1, 63, -70, 500, -500})
         for (const Sizes& s : {Sizes{70, 70, 4, 3}, Sizes{130, 600, 4, 3}}) {
           SCOPED_TRACE(diagonal);
@@ -72,7 +72,7 @@ TEST(FlashForward, DiagonalsOfAnyOffset) {
 
 TEST(FlashForward, BooleanMasksOfEveryShape) {
   for_each_isa([] {
-    for (DType dtype : {DType::f32, DType::f64})
+    for (const Arithmetic& dtype : each_kernel())
       for (const Sizes& s : {Sizes{70, 70, 4, 3}, Sizes{5, 600, 4, 3}, Sizes{66, 129, 4, 3}})
         for (Kind kind : {Kind::keep, Kind::ignore})
           for (double share : {0.0, 0.3, 0.97, 1.0})
@@ -91,7 +91,7 @@ TEST(FlashForward, BooleanMasksOfEveryShape) {
 
 TEST(FlashForward, BiasesOfEveryDtypeAndShape) {
   for_each_isa([] {
-    for (DType dtype : kTypes)
+    for (const Arithmetic& dtype : all_types())
       for (DType bias : kTypes)
         for (int broadcast = 0; broadcast < 4; ++broadcast) {
           const Sizes s{35, 130, 4, 3};
@@ -110,7 +110,7 @@ TEST(FlashForward, BiasesOfEveryDtypeAndShape) {
 
 TEST(FlashForward, TwoMasksAndADiagonal) {
   for_each_isa([] {
-    for (DType dtype : kTypes) {
+    for (const Arithmetic& dtype : all_types()) {
       const Sizes s{70, 200, 8, 8};
       HeadProblem p(dtype, s);
       const Array padding = hiding(DType::boolean, 1, s.T_k, 0.5, 1, 0);
@@ -144,7 +144,7 @@ TEST(FlashForward, LastKeysEscapeMasksAndDiagonal) {
 
 TEST(FlashForward, AnyScale) {
   for_each_isa([] {
-    for (DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (const Arithmetic& dtype : all_types())
       for (double scale : {0.0, -0.7, 1e-3, 3.0, 1.0 / 3.0, kNaN, kInfinity, -kInfinity}) {
         HeadProblem p(dtype, {5, 70, 9, 4});
         p.terms.scale = scale;
@@ -156,7 +156,7 @@ TEST(FlashForward, AnyScale) {
 
 TEST(FlashForward, DropoutByPosition) {
   for_each_isa([] {
-    for (DType dtype : kTypes)
+    for (const Arithmetic& dtype : all_types())
       for (double drop : {0.0, 0.25, 0.9, 1.0}) {
         HeadProblem p(dtype, {37, 135, 8, 8});
         p.dropout = {drop, 0x123456789abcdefu, (std::uint64_t{3} << 32) + 4};
@@ -184,7 +184,7 @@ TEST(FlashForward, LargeScoresStayExact) {
 // A hidden key and value may hold anything; one that some rows see reaches those alone.
 TEST(FlashForward, HiddenKeysAndValuesAreAbsent) {
   for_each_isa([] {
-    for (DType dtype : kTypes)
+    for (const Arithmetic& dtype : all_types())
       for (std::size_t T_k : {70u, 600u})
         for (double poison : {kNaN, kInfinity, -kInfinity, 1e30}) {
           HeadProblem p(dtype, {70, T_k, 8, 6});
@@ -209,7 +209,7 @@ TEST(FlashForward, HiddenKeysAndValuesAreAbsent) {
 
 TEST(FlashForward, VisibleNaNReachesItsRowsOnly) {
   for_each_isa([] {
-    for (DType dtype : kTypes)
+    for (const Arithmetic& dtype : all_types())
       for (int where = 0; where < 4; ++where) {
         SCOPED_TRACE(where);
         HeadProblem p(dtype, {70, 150, 8, 6});
@@ -265,7 +265,7 @@ TEST(FlashForward, ScoresOfMinusInfinityAreNotAMask) {
 
 TEST(FlashForward, SameBitsHoweverQueriesAreSplit) {
   for_each_isa([] {
-    for (DType dtype : kTypes) {
+    for (const Arithmetic& dtype : all_types()) {
       HeadProblem p(dtype, {150, 700, 20, 10});
       p.dropout = {0.2, 1, 2};
       p.terms.diagonal = 500;
@@ -277,7 +277,7 @@ TEST(FlashForward, SameBitsHoweverQueriesAreSplit) {
 
 TEST(FlashForward, SameBitsWithAMaskThatHidesNothing) {
   for_each_isa([] {
-    for (DType dtype : {DType::f32, DType::f64}) {
+    for (const Arithmetic& dtype : each_kernel()) {
       HeadProblem p(dtype, {70, 600, 20, 10});
       const HeadResult plain = run(p);
       const Array keep = hiding(DType::boolean, 70, 600, 0, 0, 1);
@@ -319,7 +319,7 @@ TEST(FlashForward, SameBitsOnEveryIsaWithFusedMultiplyAdd) {
 
 TEST(FlashForward, OutputOfAnyStride) {
   for_each_isa([] {
-    for (DType dtype : kTypes) {
+    for (const Arithmetic& dtype : all_types()) {
       HeadProblem p(dtype, {20, 70, 12, 70});
       const HeadResult spread = run(p, 0, 3);
       expect_close(p, spread);

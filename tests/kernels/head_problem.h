@@ -7,13 +7,16 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "headwise/dtype.h"
+#include "kernels/bf16/dot_forward.h"
 #include "kernels/flash_forward.h"
 #include "support/epsilon.h"
 #include "support/reference.h"
+#include "support/weight_rounding.h"
 
 namespace headwise::test {
 
@@ -82,25 +85,59 @@ class Array {
   std::vector<unsigned char> bytes_;
 };
 
+// A kernel on numbers of one dtype. Just a DType stands for flash_forward.
+struct Arithmetic {
+  Arithmetic(DType type) : dtype(type) {}  // NOLINT(google-explicit-constructor)
+  Arithmetic(const char* kernel_name, DType type, void (*kernel)(const kernels::FlashForwardArgs&))
+      : name(kernel_name), dtype(type), forward(kernel) {}
+  operator DType() const { return dtype; }  // NOLINT(google-explicit-constructor)
+
+  const char* name = "flash";
+  DType dtype;
+  void (*forward)(const kernels::FlashForwardArgs&) = kernels::flash_forward;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Arithmetic& a) {
+  return out << a.name << " " << name_of(a.dtype);
+}
+
+// One for each kernel that the active instruction set has, and for the types with their own
+// arithmetic.
+inline std::vector<Arithmetic> each_kernel() {
+  std::vector<Arithmetic> all{DType::f32, DType::f64};
+  if (kernels::bf16_dot_available())
+    all.emplace_back("bf16_dot", DType::bf16, kernels::bf16_dot_forward);
+  return all;
+}
+
+// Also the types that are widened.
+inline std::vector<Arithmetic> all_types() {
+  std::vector<Arithmetic> all = each_kernel();
+  all.insert(all.end(), {DType::bf16, DType::f16});
+  return all;
+}
+
 inline DType stats_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 struct HeadProblem {
   struct Sizes {
     std::size_t T_q, T_k, d_head, d_v;
   };
-  HeadProblem(DType type, Sizes s, std::size_t pad = 3, std::size_t step = 1,
+  HeadProblem(const Arithmetic& kernel, Sizes s, std::size_t pad = 3, std::size_t step = 1,
               std::uint64_t seed = 1)
-      : dtype(type),
+      : arithmetic(kernel),
+        dtype(kernel.dtype),
         sizes(s),
-        q(type, s.T_q, s.d_head, pad, step),
-        k(type, s.T_k, s.d_head, pad, step),
-        v(type, s.T_k, s.d_v, pad, step) {
+        q(dtype, s.T_q, s.d_head, pad, step),
+        k(dtype, s.T_k, s.d_head, pad, step),
+        v(dtype, s.T_k, s.d_v, pad, step) {
     q.fill(seed);
     k.fill(seed + 100);
     v.fill(seed + 200);
     terms.scale = s.d_head == 0 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(s.d_head));
   }
 
+  Arithmetic arithmetic;
   DType dtype;
   Sizes sizes;
   Array q, k, v;
@@ -140,7 +177,7 @@ inline HeadResult run(const HeadProblem& p, std::size_t block = 0, std::size_t s
   if (block == 0) block = kernels::flash_forward_block(p.dtype);
   for (a.t0 = 0; a.t0 < a.T_q; a.t0 += block) {
     a.n_q = std::min(block, a.T_q - a.t0);
-    kernels::flash_forward(a);
+    p.arithmetic.forward(a);
   }
   return r;
 }
@@ -159,6 +196,7 @@ inline void expect_close(const HeadProblem& p, const HeadResult& r) {
   HeadResult scratch = r;
   const ReferenceResult expected = reference_attention(reference_of(args_of(p, scratch)));
   const double tol = tolerance(p), last = epsilon(p.dtype) / 2;
+  const double rounding = weight_rounding(std::string_view(p.arithmetic.name));
   const double stats_last = epsilon(stats_dtype(p.dtype)) * 4;
   for (std::size_t t = 0; t < p.sizes.T_q; ++t) {
     const double m = expected.m[t], l = expected.l[t];
@@ -176,7 +214,8 @@ inline void expect_close(const HeadProblem& p, const HeadResult& r) {
         EXPECT_TRUE(same(found, o))
             << "row " << t << ", dim " << i << ": " << found << " not " << o;
       else
-        EXPECT_NEAR(found, o, tol * scale + last * std::abs(o) + 0x1p-24 * (last > 1e-4))
+        EXPECT_NEAR(found, o,
+                    (tol + rounding) * scale + last * std::abs(o) + 0x1p-24 * (last > 1e-4))
             << "row " << t << ", dim " << i;
     }
   }

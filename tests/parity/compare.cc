@@ -64,16 +64,19 @@ struct Element {
 };
 
 // Units of the allowed error; sets near_zero where only the scale saves a 16-bit element.
-double units_of(const Element& e, DType dtype, bool& near_zero) {
+double units_of(const Element& e, DType dtype, double weight_rounding, bool& near_zero) {
   if (std::isnan(e.expected)) return std::isnan(e.found) ? 0.0 : kInfinity;
   if (e.found == e.expected) return 0.0;
   if (!std::isfinite(e.found) || std::isinf(e.expected)) return kInfinity;
   const double error = std::abs(e.found - e.expected);
-  const double allowed = (dtype == DType::f64 ? 1e-14 : 2e-6) * e.scale;
+  const double allowed = (dtype == DType::f64 ? 1e-14 : 2e-6) * e.scale +
+                         weight_rounding * (e.scale + std::abs(e.expected));  // and the last one
   const double relative = error / allowed;  // inf where the scale is 0
   if (size_of(dtype) != 2) return relative;
   const auto steps = static_cast<double>(std::abs(e.steps));
-  near_zero = steps > 1 && relative <= 1;
+  if (steps <= 1) return steps;
+  if (weight_rounding > 0) return relative;
+  near_zero = relative <= 1;
   return near_zero ? relative : steps;
 }
 
@@ -88,7 +91,8 @@ void Difference::add(const Difference& other) {
 }
 
 Difference compare(const std::string& name, const ConstTensorView& found,
-                   const ConstTensorView& expected, Scale kind, const ConstTensorView& scale) {
+                   const ConstTensorView& expected, Scale kind, const ConstTensorView& scale,
+                   double weight_rounding) {
   check_same_form(name, found, expected);
   Difference d;
   d.elements = element_count(expected.shape);
@@ -104,7 +108,7 @@ Difference compare(const std::string& name, const ConstTensorView& found,
           value_at(found, i), value_at(expected, i), of_row,
           found.dtype == expected.dtype ? steps_at(found, i) - steps_at(expected, i) : 0};
       bool near_zero = false;
-      const double units = units_of(e, found.dtype, near_zero);
+      const double units = units_of(e, found.dtype, weight_rounding, near_zero);
       d.near_zero += near_zero ? 1 : 0;
       if (units <= d.units) continue;
       d.units = units;

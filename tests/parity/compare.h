@@ -25,10 +25,12 @@ enum class Scale {
 };
 
 // f32: 2e-6 of the scale, f64: 1e-14 of it. bf16, f16: one step from the correctly rounded result,
-// or, where terms cancel to less than the f32 sums can resolve, 2e-6 of the scale.
+// or, where terms cancel to less than the f32 sums can resolve, 2e-6 of the scale; more where a
+// kernel has rounded the weights, by weight_rounding of themselves, before they met their values.
 // Where the expected element is NaN or infinite the found one has to be the same.
 Difference compare(const std::string& name, const ConstTensorView& found,
-                   const ConstTensorView& expected, Scale kind, const ConstTensorView& scale = {});
+                   const ConstTensorView& expected, Scale kind, const ConstTensorView& scale = {},
+                   double weight_rounding = 0.0);
 
 // Steps between representable values, for parameters.
 Difference compare_steps(const std::string& name, const ConstTensorView& found,

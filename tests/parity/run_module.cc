@@ -2,6 +2,7 @@
 
 #include "headwise/multihead_attention.h"
 #include "parity/run.h"
+#include "support/weight_rounding.h"
 
 namespace headwise::parity {
 namespace {
@@ -57,7 +58,7 @@ Difference run_module(const Case& c) {
   if (result.weights.has_value() != options.need_weights)
     throw std::runtime_error("weights are there, or not, against need_weights");
   Difference d = compare("output", result.output, c.tensor("expected.output"), Scale::given,
-                         c.tensor("scale.output"));
+                         c.tensor("scale.output"), test::weight_rounding(c.dtype()));
   if (result.weights)
     d.add(compare("weights", *result.weights, c.tensor("expected.weights"), Scale::row));
   return d;

@@ -1,5 +1,7 @@
 #include "headwise/attention.h"
+#include "headwise/plan.h"
 #include "parity/run.h"
+#include "support/weight_rounding.h"
 
 namespace headwise::parity {
 namespace {
@@ -57,8 +59,10 @@ Difference run_sdpa(const Case& c) {
   Tensor output(c.dtype(), attention_output_shape(q.view, k.view, v.view, options));
   scaled_dot_product_attention(q.view, k.view, v.view, options, output.view(), extras);
 
-  Difference d = compare("output", output, c.tensor("expected.output"), Scale::given,
-                         c.tensor("scale.output"));
+  const AttentionPlan plan = explain_attention(q.view, k.view, v.view, options);
+  Difference d =
+      compare("output", output, c.tensor("expected.output"), Scale::given, c.tensor("scale.output"),
+              test::weight_rounding(std::string_view(plan.kernel)));
   for (const Extra& extra : kExtras)
     if (const std::string name = std::string("expected.") + extra.name; c.has(name))
       d.add(compare(extra.name, extras.*extra.view, c.tensor(name), extra.scale));

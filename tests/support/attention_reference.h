@@ -11,6 +11,7 @@
 #include "headwise/attention.h"
 #include "support/reference.h"
 #include "support/strided_tensor.h"
+#include "support/weight_rounding.h"
 
 namespace headwise::test {
 
@@ -140,12 +141,14 @@ inline double rounding(DType dtype) {
 
 // `found` against the exact result `expected` of a sum whose terms' sizes add up to `size`.
 // Arithmetic is in f32 (f64 for f64): some roundings of the sums, a few of the scores in exp; then
-// for bf16 and f16 one unit in the last place of the result.
+// for bf16 and f16 one unit in the last place of the result. `weights` is what they were rounded
+// by.
 inline ::testing::AssertionResult close(double found, double expected, DType dtype, double size,
-                                        double score_size) {
+                                        double score_size, double weights = 0.0) {
   if (std::isnan(found) && std::isnan(expected)) return ::testing::AssertionSuccess();
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
   double bound = rounding(dtype == DType::f64 ? dtype : DType::f32) * (16 + 2 * score_size) * size;
+  bound += weights * size;
   if (half) bound += 2 * rounding(dtype) * std::abs(expected) + (dtype == DType::f16 ? 0x1p-24 : 0);
   if (std::abs(found - expected) <= bound) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << found << " is not within " << bound << " of " << expected;
@@ -168,8 +171,8 @@ inline void expect_output(const AttentionReference& r, const ConstTensorView& o)
     for (std::size_t i = 0; i < r.d_v; ++i)
       size = std::max(size, expected.magnitude[t * r.d_v + i]);
     for (std::size_t i = 0; i < r.d_v; ++i)
-      ASSERT_TRUE(
-          close(get(o, with(at, i)), expected.o[t * r.d_v + i], o.dtype, size, r.score_size[head]))
+      ASSERT_TRUE(close(get(o, with(at, i)), expected.o[t * r.d_v + i], o.dtype, size,
+                        r.score_size[head], weight_rounding(o.dtype)))
           << "o" << to_string(with(at, i));
   });
 }
