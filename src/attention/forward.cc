@@ -12,6 +12,7 @@
 #include "attention/tasks.h"
 #include "headwise/attention.h"
 #include "kernels/attention_weights.h"
+#include "kernels/bf16/amx_forward.h"
 #include "kernels/bf16/dot_forward.h"
 #include "kernels/decode/decode_weights.h"
 #include "kernels/flash_forward.h"
@@ -78,7 +79,9 @@ void Forward::run_block(const Task& task, const Shape& position) const {
   args.n_q = task.n_q;
   args.terms = terms_of(p, position, task.h);
   args.dropout = dropout_of(p, task.b, task.h);
-  if (plan.kernel == Kernel::bf16_dot)
+  if (plan.kernel == Kernel::bf16_amx)
+    kernels::bf16_amx_forward(args);
+  else if (plan.kernel == Kernel::bf16_dot)
     kernels::bf16_dot_forward(args);
   else
     kernels::flash_forward(args);

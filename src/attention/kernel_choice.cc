@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "headwise/plan.h"
+#include "kernels/bf16/amx_forward.h"
 #include "kernels/bf16/dot_forward.h"
 
 namespace headwise {
@@ -26,6 +27,10 @@ struct KernelEntry {
 constexpr KernelEntry kKernels[] = {
     {Kernel::flash, "flash", [] { return true; }, [](const attention::Problem&) { return true; }},
     {Kernel::decode, "decode", [] { return true; }, [](const attention::Problem&) { return true; }},
+    {Kernel::bf16_amx, "bf16_amx", kernels::amx_on_cpu,
+     [](const attention::Problem& p) {
+       return p.dtype == DType::bf16 && !(p.dropout.p > 0) && kernels::bf16_amx_available();
+     }},
     {Kernel::bf16_dot, "bf16_dot", kernels::bf16_dot_on_cpu,
      [](const attention::Problem& p) {
        return p.dtype == DType::bf16 && kernels::bf16_dot_available();
@@ -100,6 +105,8 @@ KernelChoice choose_kernel(const Problem& p) {
     return {kKernels[asked].kernel, "asked for by set_kernel or HEADWISE_KERNEL"};
   if (by_the_row(p, p.T_q))
     return {Kernel::decode, "few queries share each key: reading the keys is the work"};
+  if (p.dtype == DType::bf16 && !(p.dropout.p > 0) && kernels::bf16_amx_available())
+    return {Kernel::bf16_amx, "many queries; this CPU has AMX"};
   if (p.dtype == DType::bf16 && kernels::bf16_dot_available()) {
     if (kernels::bf16_dot_is_fast())
       return {Kernel::bf16_dot, "many queries; products of bf16 pairs are fast on this CPU"};

@@ -11,6 +11,7 @@ namespace headwise::attention {
 enum class Kernel : std::uint8_t {
   flash,     // blocks of queries against all their keys, online softmax
   decode,    // few queries: those that share keys and values together, keys shared by threads
+  bf16_amx,  // the same on AMX's tiles, for groups of blocks
   bf16_dot,  // as flash, with instructions that add up products of pairs of bf16
 };
 

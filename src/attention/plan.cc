@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/decode.h"
+#include "kernels/bf16/amx_forward.h"
 #include "kernels/bf16/dot_forward.h"
 #include "kernels/decode/flash_decode.h"
 #include "kernels/flash_forward.h"
@@ -50,6 +51,18 @@ DecodeCut cut_decode(const Problem& p) {
   return cut;
 }
 
+// Queries of a task. Groups of blocks share work, so that they are as large as leaves a number of
+// tasks that can be dealt out evenly; their bits don't depend on it.
+std::size_t block_queries(const Problem& p, Kernel kernel) {
+  const std::size_t block = std::max<std::size_t>(kernels::flash_forward_block(p.dtype), 1);
+  if (kernel != Kernel::bf16_amx) return block;
+  constexpr std::size_t kFewestTasks = 16;
+  const std::size_t n_blocks = (p.T_q + block - 1) / block;
+  const std::size_t n_heads = p.n_batch * p.n_heads;
+  const std::size_t fair = n_blocks * std::min(n_heads, kFewestTasks) / kFewestTasks;
+  return block * std::clamp<std::size_t>(fair, 1, kernels::kAmxGroup / block);
+}
+
 }  // namespace
 
 Plan make_plan(const Problem& p, const Outputs& out) {
@@ -57,7 +70,7 @@ Plan make_plan(const Problem& p, const Outputs& out) {
   const KernelChoice choice = choose_kernel(p);
   plan.kernel = choice.kernel;
   plan.reason = choice.reason;
-  plan.block_q = std::max<std::size_t>(kernels::flash_forward_block(p.dtype), 1);
+  plan.block_q = block_queries(p, plan.kernel);
   plan.tail = plan.kernel == Kernel::decode ? 0 : n_tail_queries(p);
   const std::size_t rest = p.T_q - plan.tail;
   plan.n_blocks =
@@ -101,8 +114,11 @@ std::size_t scratch_bytes(const Problem& p, const Plan& plan, std::size_t n_thre
   args.T_k = p.T_k;
   args.d_head = p.d_head;
   args.d_v = p.d_v;
-  std::size_t each_thread = plan.kernel == Kernel::bf16_dot ? kernels::bf16_dot_scratch(args)
-                                                            : kernels::flash_forward_scratch(args);
+  args.n_q = std::min(plan.block_q, p.T_q - plan.tail);
+  std::size_t each_thread = plan.kernel == Kernel::bf16_amx ? kernels::bf16_amx_scratch(args)
+                            : plan.kernel == Kernel::bf16_dot
+                                ? kernels::bf16_dot_scratch(args)
+                                : kernels::flash_forward_scratch(args);
   if (plan.tail != 0) each_thread = std::max(each_thread, tail_scratch(p, plan));
   return n_threads * each_thread;
 }

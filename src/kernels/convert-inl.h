@@ -66,11 +66,11 @@ HWY_INLINE hn::Vec<D> load_f16(D d, const std::uint16_t* from) {
   return widen_f16(d, hn::LoadU(hn::Rebind<std::uint16_t, D>(), from));
 }
 
+// x rounded to nearest even, in the low halves; the high ones are 0.
 template <class D>
-HWY_INLINE void store_bf16([[maybe_unused]] D d, hn::Vec<D> x, std::uint16_t* to) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> bf16_bits([[maybe_unused]] D d, hn::Vec<D> x) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
-  const hn::Rebind<std::uint16_t, D> d16;
   const auto u = hn::BitCast(du, x);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
   const auto rounded = hn::ShiftRight<16>(hn::Add(u, hn::Add(odd, hn::Set(du, 0x7fffu))));
@@ -78,8 +78,20 @@ HWY_INLINE void store_bf16([[maybe_unused]] D d, hn::Vec<D> x, std::uint16_t* to
   // Not Ne(x, x): Highway's is ordered on AVX2 and AVX-512, false for NaN.
   const auto size = hn::BitCast(di, hn::And(u, hn::Set(du, 0x7fffffffu)));
   const auto is_nan = hn::RebindMask(du, hn::Gt(size, hn::Set(di, 0x7f800000)));
-  const auto bits = hn::IfThenElse(is_nan, nan, rounded);
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bits)), d16, to);
+  return hn::IfThenElse(is_nan, nan, rounded);
+}
+
+template <class D>
+HWY_INLINE void store_bf16(D d, hn::Vec<D> x, std::uint16_t* to) {
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<std::uint16_t, D> d16;
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bf16_bits(d, x))), d16, to);
+}
+
+// Can rows of 16-bit elements be moved as half as many floats?
+inline bool in_pairs(const void* data, std::ptrdiff_t stride_t, std::ptrdiff_t stride_i, size_t n) {
+  return stride_i == 1 && stride_t % 2 == 0 && n % 2 == 0 &&
+         reinterpret_cast<std::uintptr_t>(data) % sizeof(float) == 0;
 }
 
 template <class D>

@@ -2,7 +2,7 @@
 // and sum are vertical and every decision is one lane's own.
 //   S^T = K Q^T [kTileK, lanes]   P^T = exp(S^T - m)   O^T = V^T P^T [d_v, lanes]
 // Order of summation: tiles and keys ascending within a leaf, leaves merged along a binary tree
-// (tiles.h). How the two products are formed is the kernels' own: see Block.
+// (tiles.h). What is done with a tile is the kernels' own: see Block and FlashTile.
 #if defined(HEADWISE_KERNELS_FLASH_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_KERNELS_FLASH_BLOCK_INL_H_
 #undef HEADWISE_KERNELS_FLASH_BLOCK_INL_H_
@@ -38,25 +38,30 @@ struct State {
   bool started;  // false: nothing seen, and the arrays hold nothing
 };
 
+// A block's own memory, as long as it lasts.
+template <typename T>
+struct BlockMemory {
+  std::uint8_t* seen;  // [kLanes] has the query seen a key?
+  State<T>* states;    // the leaves' stack
+};
+
 // Working memory for the widest block; narrower ones use the front of it.
 template <typename T>
 struct Workspace {
-  T* s;                // [kTileK][kLanes] scores, then weights
-  T* rows;             // [2][kLanes][kTileK] on the way to or from lanes
-  T* bias;             // [kTileK][kLanes]
-  T* decay;            // [kLanes]
-  T* base;             // [kLanes] what is subtracted from the scores
-  T* tile_max;         // [kLanes]
-  T* factors;          // [kDropoutKeys][kLanes]
-  std::uint8_t* seen;  // [kLanes] has the query seen a key?
-  State<T>* states;    // the leaves' stack
+  T* s;         // [kTileK][kLanes] scores, then weights
+  T* rows;      // [2][kLanes][kTileK] on the way to or from lanes
+  T* bias;      // [kTileK][kLanes]
+  T* decay;     // [kLanes]
+  T* base;      // [kLanes] what is subtracted from the scores
+  T* tile_max;  // [kLanes]
+  T* factors;   // [kDropoutKeys][kLanes]
 };
 
 inline size_t n_states(size_t T_k) { return static_cast<size_t>(std::bit_width(T_k / kLeafK)) + 2; }
 
 // Frame: runtime::ScratchFrame, or ScratchSize to learn how much it takes.
 template <typename T, class Frame>
-Workspace<T> take_workspace(const FlashForwardArgs& a, Frame& frame) {
+Workspace<T> take_workspace(Frame& frame) {
   constexpr size_t kLanes = kBlockLanes<T, kWidestNV>;
   Workspace<T> w;
   w.s = frame.template take<T>(kTileK * kLanes);
@@ -66,16 +71,31 @@ Workspace<T> take_workspace(const FlashForwardArgs& a, Frame& frame) {
   w.base = frame.template take<T>(kLanes);
   w.tile_max = frame.template take<T>(kLanes);
   w.factors = frame.template take<T>(kDropoutKeys * kLanes);
-  w.seen = frame.template take<std::uint8_t>(kLanes);
+  return w;
+}
+
+// `padding`: rows of o beyond d_v.
+template <typename T, class Frame>
+BlockMemory<T> take_block_memory(const FlashForwardArgs& a, Frame& frame, size_t padding = 0) {
+  constexpr size_t kLanes = kBlockLanes<T, kWidestNV>;
+  BlockMemory<T> memory;
+  memory.seen = frame.template take<std::uint8_t>(kLanes);
   const size_t n = n_states(a.T_k);
-  w.states = frame.template take<State<T>>(n);
+  memory.states = frame.template take<State<T>>(n);
   for (size_t i = 0; i < n; ++i) {
-    T* o = frame.template take<T>(a.d_v * kLanes);
+    T* o = frame.template take<T>((a.d_v + padding) * kLanes);
     T* m = frame.template take<T>(kLanes);
     T* l = frame.template take<T>(kLanes);
-    if (w.states != nullptr) w.states[i] = {o, m, l, false};
+    if (memory.states != nullptr) memory.states[i] = {o, m, l, false};
   }
-  return w;
+  return memory;
+}
+
+template <typename T>
+void start_state(State<T>& state, size_t lanes) {
+  state.started = true;
+  std::fill_n(state.m, lanes, kNegInf<T>);
+  std::fill_n(state.l, lanes, T{0});
 }
 
 // o / l. A product with 1 / l and one correction round as a division does, in a third of its time,
@@ -90,7 +110,7 @@ HWY_INLINE V divide(D d, V o, V l, V inverse) {
   return hn::IfThenElse(finite, x, hn::Div(o, l));
 }
 
-// What differs between the kernels is `Products`, for blocks of kNV vectors:
+// A tile by `Products`, for blocks of kNV vectors:
 //   using T                           type of scores, weights and sums
 //   using Memory, take_memory(a, frame)   for the widest block
 //   Products(args, memory)
@@ -99,69 +119,42 @@ HWY_INLINE V divide(D d, V o, V l, V inverse) {
 //   score<W>(j, n, lane, s, tile_max) n keys of the tile, the W vectors from a lane on
 //   add_values(p, runs, n_runs, mask, update, o)
 template <class Products>
-class Block {
+class FlashTile {
  public:
   using T = typename Products::T;
-  static constexpr int NV = Products::kNV;
+  using Memory = typename Products::Memory;
+  static constexpr int kNV = Products::kNV, NV = kNV;
   static constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
 
-  Block(const FlashForwardArgs& args, const Workspace<T>& workspace,
-        const typename Products::Memory& memory, size_t t0, size_t n_lanes)
-      : a_(args), w_(workspace), products_(args, memory), t0_(t0), n_lanes_(n_lanes) {
-    mask_.bias = w_.bias;
-    mask_.rows = w_.rows;
-  }
+  FlashTile(const FlashForwardArgs& args, const Workspace<T>& workspace, const Memory& memory)
+      : a_(args), w_(workspace), products_(args, memory) {}
 
-  void run() {
-    products_.pack_queries(t0_, n_lanes_, w_.rows);
-    std::fill_n(w_.seen, kLanes, std::uint8_t{0});
-    const size_t diagonal = diagonal_end(a_.terms, t0_ + n_lanes_ - 1);
-    size_t depth = 0;  // states on the stack: the counter's set bits
-    for (size_t leaf = 0; leaf * kLeafK < a_.T_k; ++leaf) {
-      run_leaf(leaf * kLeafK, diagonal, w_.states[depth]);
-      for (size_t counter = leaf; counter & 1; counter >>= 1, --depth)
-        merge(w_.states[depth - 1], w_.states[depth]);
-      ++depth;
-    }
-    if (depth == 0) w_.states[depth++].started = false;
-    for (; depth > 1; --depth) merge(w_.states[depth - 2], w_.states[depth - 1]);
-    finish(w_.states[0]);
-  }
+  void pack_queries(size_t t0, size_t n_lanes) { products_.pack_queries(t0, n_lanes, w_.rows); }
 
- private:
-  void run_leaf(size_t leaf0, size_t diagonal, State<T>& state) {
-    state.started = false;
-    const size_t leaf_end = std::min(leaf0 + kLeafK, a_.T_k);
-    for (size_t j0 = leaf0; j0 < leaf_end; j0 += kTileK) {
-      const TilePlace at{t0_, n_lanes_, j0, std::min(kTileK, leaf_end - j0)};
-      if (j0 >= diagonal && j0 + at.n <= a_.terms.n_maskable) continue;
-      fill_mask_tile(a_.terms, at, mask_);
-      if (!mask_.empty) run_tile(at, state);
-    }
-  }
-
-  void run_tile(const TilePlace& at, State<T>& state) {
+  void run(const TilePlace& at, const MaskTile<NV, T>& mask, State<T>& state) {
     products_.start_tile(at);
     const bool first = !state.started;
-    if (first) start(state);
-    n_runs_ = runs_of(mask_, at.n, runs_);
-    score(at);
-    note_seen(at.n);
+    if (first) start_state(state, kLanes);
+    n_runs_ = runs_of(mask, at.n, runs_);
+    score(at, mask);
     const bool grown = softmax(state);
     const Update<T> update{first, grown ? w_.decay : nullptr};
     if (a_.dropout.p > 0) drop_tile<NV>(a_.dropout, at, w_.factors, w_.s);
-    products_.add_values(w_.s, runs_, n_runs_, mask_, update, state.o);
+    products_.add_values(w_.s, runs_, n_runs_, mask, update, state.o);
   }
 
-  void score(const TilePlace& at) {
+  void end_leaf(State<T>&) {}
+
+ private:
+  void score(const TilePlace& at, const MaskTile<NV, T>& mask) {
     std::fill_n(w_.tile_max, kLanes, kNegInf<T>);
     for_each_run([&](auto width, size_t j, size_t n, size_t lane) {
       products_.template score<decltype(width)::value>(j, n, lane, w_.s + j * kLanes + lane,
                                                        w_.tile_max + lane);
     });
-    if (mask_.any_hidden || mask_.biased) apply_mask_tile(mask_, at.n, w_.s, w_.tile_max);
+    if (mask.any_hidden || mask.biased) apply_mask_tile(mask, at.n, w_.s, w_.tile_max);
   }
 
   // body(std::integral_constant of the vectors that take part, first key, keys, first lane)
@@ -172,21 +165,6 @@ class Block {
       with_vectors<NV>(NV - run.skipped, [&](auto width) {
         body(width, run.j, run.n, static_cast<size_t>(run.skipped) * N);
       });
-    }
-  }
-
-  void start(State<T>& state) {
-    state.started = true;
-    std::fill_n(state.m, kLanes, kNegInf<T>);
-    std::fill_n(state.l, kLanes, T{0});
-  }
-
-  void note_seen(size_t n) {
-    if (all_seen_) return;
-    all_seen_ = true;
-    for (size_t r = 0; r < kLanes; ++r) {
-      w_.seen[r] |= !mask_.any_hidden || (~mask_.hidden[r] & low_bits(n)) != 0;
-      all_seen_ &= w_.seen[r] != 0;
     }
   }
 
@@ -234,6 +212,90 @@ class Block {
     for (int x = 0; x < W; ++x) hn::Store(sum[x], d, l + x * N);
   }
 
+  const FlashForwardArgs& a_;
+  const Workspace<T>& w_;
+  Products products_;
+  KeyRun runs_[kMaxRuns];
+  size_t n_runs_ = 0;
+};
+
+// What differs between the kernels is `Tile`, for blocks of kNV vectors:
+//   using T                      type of scores, weights and sums
+//   using Memory                 for the widest block
+//   Tile(args, workspace, memory)
+//   pack_queries(t0, n_lanes)    once
+//   run(at, mask, state)         adds a tile's keys to the state of their leaf
+//   end_leaf(state)              after a leaf's last tile: all of it is in the state
+template <class Tile>
+class Block {
+ public:
+  using T = typename Tile::T;
+  static constexpr int NV = Tile::kNV;
+  static constexpr size_t N = kVectorLanes<T>, kLanes = NV * N;
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+
+  Block(const FlashForwardArgs& args, const Workspace<T>& workspace,
+        const BlockMemory<T>& block_memory, const typename Tile::Memory& memory, size_t t0,
+        size_t n_lanes)
+      : a_(args),
+        w_(workspace),
+        seen_(block_memory.seen),
+        states_(block_memory.states),
+        tile_(args, workspace, memory),
+        t0_(t0),
+        n_lanes_(n_lanes),
+        diagonal_(diagonal_end(args.terms, t0 + n_lanes - 1)) {
+    mask_.bias = w_.bias;
+    mask_.rows = w_.rows;
+  }
+
+  void run() {
+    start();
+    for (size_t leaf = 0; leaf * kLeafK < a_.T_k; ++leaf) run_leaf(leaf);
+    finish();
+  }
+
+  // The steps of run, for blocks that share what a leaf's keys and values are made into.
+  void start() {
+    tile_.pack_queries(t0_, n_lanes_);
+    std::fill_n(seen_, kLanes, std::uint8_t{0});
+  }
+
+  void run_leaf(size_t leaf) {
+    State<T>& state = states_[depth_];
+    state.started = false;
+    const size_t begin = leaf * kLeafK, end = std::min(begin + kLeafK, a_.T_k);
+    for (size_t j0 = begin; j0 < end; j0 += kTileK) {
+      const TilePlace at{t0_, n_lanes_, j0, std::min(kTileK, end - j0)};
+      if (j0 >= diagonal_ && j0 + at.n <= a_.terms.n_maskable) continue;
+      fill_mask_tile(a_.terms, at, mask_);
+      if (mask_.empty) continue;
+      note_seen(at.n);
+      tile_.run(at, mask_, state);
+    }
+    if (state.started) tile_.end_leaf(state);
+    for (size_t counter = leaf; counter & 1; counter >>= 1, --depth_)
+      merge(states_[depth_ - 1], states_[depth_]);
+    ++depth_;
+  }
+
+  void finish() {
+    if (depth_ == 0) states_[depth_++].started = false;
+    for (; depth_ > 1; --depth_) merge(states_[depth_ - 2], states_[depth_ - 1]);
+    finish(states_[0]);
+  }
+
+ private:
+  void note_seen(size_t n) {
+    if (all_seen_) return;
+    all_seen_ = true;
+    for (size_t r = 0; r < kLanes; ++r) {
+      seen_[r] |= !mask_.any_hidden || (~mask_.hidden[r] & low_bits(n)) != 0;
+      all_seen_ &= seen_[r] != 0;
+    }
+  }
+
   // into = into and the later keys of `from`. A state that saw nothing leaves the other's bits.
   void merge(State<T>& into, State<T>& from) {
     if (!from.started) return;
@@ -262,52 +324,88 @@ class Block {
   void finish(State<T>& state) {
     const D d;
     if (!state.started) {
-      start(state);
+      start_state(state, kLanes);
       std::fill_n(state.o, a_.d_v * kLanes, T{0});
     }
     for (size_t r = 0; r < kLanes; ++r) {
-      if (w_.seen[r] && !(state.l[r] > 0))
+      if (seen_[r] && !(state.l[r] > 0))
         state.m[r] = state.l[r] = std::numeric_limits<T>::quiet_NaN();
-      if (!w_.seen[r]) state.l[r] = T{1};  // o is 0 already
+      if (!seen_[r]) state.l[r] = T{1};  // o is 0 already
     }
+    // As a product with 1 / l where the result is rounded to bf16 anyway.
+    const bool coarse = a_.dtype == DType::bf16;
+    const bool pairs = coarse && in_pairs(output(0, 0), a_.o.stride_t, a_.o.stride_i, a_.d_v);
     for (size_t r = 0; r < kLanes; r += N) {
       const V l = hn::Load(d, state.l + r), inverse = hn::Div(hn::Set(d, T{1}), l);
+      hn::Store(inverse, d, w_.decay + r);
+      if (pairs) continue;
       for (T *o = state.o + r, *end = o + a_.d_v * kLanes; o < end; o += kLanes)
-        hn::Store(divide(d, hn::Load(d, o), l, inverse), d, o);
+        hn::Store(coarse ? hn::Mul(hn::Load(d, o), inverse) : divide(d, hn::Load(d, o), l, inverse),
+                  d, o);
     }
-    for (size_t i = 0; i < a_.d_v; i += kTileK) write_columns(state, i);
+    for (size_t i = 0; i < a_.d_v; i += kTileK) {
+      if (pairs)
+        write_pairs(state, i);
+      else
+        write_columns(state, i);
+    }
     for (size_t r = 0; r < n_lanes_; ++r) {
       if (a_.row_max != nullptr) static_cast<T*>(a_.row_max)[t0_ + r] = state.m[r];
       if (a_.row_sum != nullptr)
-        static_cast<T*>(a_.row_sum)[t0_ + r] = w_.seen[r] ? state.l[r] : T{0};
+        static_cast<T*>(a_.row_sum)[t0_ + r] = seen_[r] ? state.l[r] : T{0};
     }
+  }
+
+  void* output(size_t r, size_t i) const {
+    return advance(a_.o.data, a_.dtype,
+                   static_cast<std::ptrdiff_t>(t0_ + r) * a_.o.stride_t +
+                       static_cast<std::ptrdiff_t>(i) * a_.o.stride_i);
   }
 
   void write_columns(const State<T>& state, size_t i) {
     const size_t width = std::min(kTileK, a_.d_v - i);
-    const auto out = [&](size_t r) {
-      return advance(a_.o.data, a_.dtype,
-                     static_cast<std::ptrdiff_t>(t0_ + r) * a_.o.stride_t +
-                         static_cast<std::ptrdiff_t>(i) * a_.o.stride_i);
-    };
     const T* from = state.o + i * kLanes;
     if (a_.dtype == dtype_of_v<T> && a_.o.stride_i == 1) {
       lanes_to_rows(from, kLanes, width, n_lanes_,
-                    Strided<T>{static_cast<T*>(out(0)), a_.o.stride_t});
+                    Strided<T>{static_cast<T*>(output(0, i)), a_.o.stride_t});
       return;
     }
     lanes_to_rows(from, kLanes, width, n_lanes_, Strided<T>{w_.rows, kTileK});
     for (size_t r = 0; r < n_lanes_; ++r)
-      narrow_row(w_.rows + r * kTileK, width, out(r), a_.dtype, a_.o.stride_i);
+      narrow_row(w_.rows + r * kTileK, width, output(r, i), a_.dtype, a_.o.stride_i);
+  }
+
+  // As write_columns, in half as many floats, and divided on the way.
+  void write_pairs(const State<T>& state, size_t i) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      const size_t n = std::min(kTileK, a_.d_v - i) / 2;
+      pair_rows(state.o + i * kLanes, n, w_.rows);
+      lanes_to_rows(w_.rows, kLanes, n, n_lanes_,
+                    Strided<T>{static_cast<T*>(output(0, i)), a_.o.stride_t / 2});
+    }
+  }
+
+  // Row c of `to`: rows 2c and 2c + 1 of `from` times w_.decay, rounded to bf16.
+  void pair_rows(const T* HWY_RESTRICT from, size_t n, T* HWY_RESTRICT to) const {
+    const D d;
+    for (size_t c = 0; c < n; ++c, from += 2 * kLanes, to += kLanes)
+      for (size_t r = 0; r < kLanes; r += N) {
+        const V factor = hn::Load(d, w_.decay + r);
+        const auto first = bf16_bits(d, hn::Mul(hn::Load(d, from + r), factor));
+        const auto second = bf16_bits(d, hn::Mul(hn::Load(d, from + kLanes + r), factor));
+        hn::Store(hn::BitCast(d, hn::Or(first, hn::ShiftLeft<16>(second))), d, to + r);
+      }
   }
 
   const FlashForwardArgs& a_;
   const Workspace<T>& w_;
-  Products products_;
+  std::uint8_t* const seen_;
+  State<T>* const states_;  // of merged leaves; as many as the set bits of their number
+  size_t depth_ = 0;
+  Tile tile_;
   const size_t t0_, n_lanes_;
+  const size_t diagonal_;  // the first key that no query sees because of the diagonal
   MaskTile<NV, T> mask_;
-  KeyRun runs_[kMaxRuns];
-  size_t n_runs_ = 0;
   bool all_seen_ = false;
 };
 
@@ -317,10 +415,12 @@ void run_blocks(const FlashForwardArgs& a) {
   using Widest = Products<kWidestNV>;
   using T = typename Widest::T;
   runtime::ScratchFrame frame;
-  const Workspace<T> w = take_workspace<T>(a, frame);
+  const Workspace<T> w = take_workspace<T>(frame);
+  const BlockMemory<T> block = take_block_memory<T>(a, frame);
   const typename Widest::Memory memory = Widest::take_memory(a, frame);
   for_each_block<T>(a.t0, a.n_q, [&](auto width, size_t t0, size_t n) {
-    Block<Products<decltype(width)::value>>(a, w, memory, t0, n).run();
+    using Tile = FlashTile<Products<decltype(width)::value>>;
+    Block<Tile>(a, w, block, memory, t0, n).run();
   });
 }
 
@@ -328,7 +428,8 @@ void run_blocks(const FlashForwardArgs& a) {
 template <template <int> class Products>
 size_t scratch_of_blocks(const FlashForwardArgs& a) {
   runtime::ScratchSize size;
-  take_workspace<typename Products<kWidestNV>::T>(a, size);
+  take_workspace<typename Products<kWidestNV>::T>(size);
+  take_block_memory<typename Products<kWidestNV>::T>(a, size);
   Products<kWidestNV>::take_memory(a, size);
   return size.bytes();
 }

@@ -16,14 +16,23 @@ inline double weight_rounding(std::string_view kernel) {
   return kernel == "bf16_dot" || kernel == "bf16_amx" ? 0x1p-8 : 0.0;
 }
 
-// By any of the kernels that a call may get now.
-inline double weight_rounding(DType dtype) {
+// What the sum of exponentials is off by, relative, beyond f32 arithmetic.
+inline double sum_rounding(std::string_view kernel) { return kernel == "bf16_amx" ? 3e-6 : 0.0; }
+
+// The largest by any of the kernels that a call of bf16 may get now.
+template <typename Rounding>
+double of_possible_kernels(DType dtype, Rounding&& rounding) {
   if (dtype != DType::bf16) return 0.0;
-  if (kernel() != "auto") return weight_rounding(std::string_view(kernel()));
+  if (kernel() != "auto") return rounding(kernel());
   double largest = 0.0;
-  for (const std::string& name : available_kernels())
-    largest = std::max(largest, weight_rounding(std::string_view(name)));
+  for (const std::string& name : available_kernels()) largest = std::max(largest, rounding(name));
   return largest;
+}
+inline double weight_rounding(DType dtype) {
+  return of_possible_kernels(dtype, [](std::string_view name) { return weight_rounding(name); });
+}
+inline double sum_rounding(DType dtype) {
+  return of_possible_kernels(dtype, [](std::string_view name) { return sum_rounding(name); });
 }
 
 }  // namespace headwise::test

@@ -66,12 +66,19 @@ template <int NV>
 void pack_query_pairs(const ConstMatrix& q, size_t t0, size_t n_lanes, size_t d_head, float* rows,
                       float* qt) {
   constexpr size_t kLanes = kBlockLanes<float, NV>;
+  const auto as_is = [](auto pairs) { return pairs; };
+  if (in_pairs(bf16_at(q, t0, 0), q.stride_t, q.stride_i, d_head)) {
+    const auto* pairs = reinterpret_cast<const float*>(bf16_at(q, t0, 0));
+    rows_to_lanes(Strided<const float>{pairs, q.stride_t / 2}, n_lanes, d_head / 2, qt, kLanes,
+                  as_is);
+    return;
+  }
   for (size_t i = 0; i < d_head; i += 2 * kTileK) {
     const size_t width = std::min(2 * kTileK, d_head - i);
     for (size_t r = 0; r < n_lanes; ++r)
       copy_row(bf16_at(q, t0 + r, i), q.stride_i, width, 2 * n_pairs(width), rows + r * kTileK);
     rows_to_lanes(Strided<const float>{rows, kTileK}, n_lanes, n_pairs(width), qt + i / 2 * kLanes,
-                  kLanes, [](auto pairs) { return pairs; });
+                  kLanes, as_is);
   }
 }
 
