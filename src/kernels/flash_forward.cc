@@ -14,7 +14,7 @@
 #define HWY_TARGET_INCLUDE "kernels/flash_forward.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "kernels/flash_block-inl.h"
+#include "kernels/flash_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headwise::kernels::HWY_NAMESPACE {

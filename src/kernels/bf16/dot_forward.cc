@@ -22,7 +22,7 @@
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
 #include "kernels/bf16/pairs-inl.h"
-#include "kernels/flash_block-inl.h"
+#include "kernels/flash_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
