@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
+#include "kernels/bf16/amx_matmul.h"
 #include "kernels/targets.h"
 #include "runtime/scratch.h"
 
@@ -36,19 +38,18 @@ constexpr size_t kMaxRows = 12;  // of 32 registers
 constexpr size_t kMaxRows = 6;  // of 16
 #endif
 
-// Columns between the two vectors of a tile, whatever their width: a panel of bf16 has its words
-// in this order.
+// Columns between the two vectors of a tile, whatever their width.
 template <typename T>
 constexpr size_t kHalf = PackedWeights::kPanelBytes / (2 * sizeof(T));
 template <typename T>
 constexpr size_t kColumns = 2 * kHalf<T>;  // of a panel
 
-// What a panel is made of: elements, or words of two bf16.
+// What a panel is made of: elements, or words of two rows of bf16.
 using BfloatWord = std::uint32_t;
 template <typename W>
+constexpr size_t kRowsAWord = std::is_same_v<W, BfloatWord> ? 2 : 1;
+template <typename W>
 constexpr size_t kRowWords = PackedWeights::kPanelBytes / sizeof(W);
-template <>
-constexpr size_t kRowWords<BfloatWord> = kHalf<float>;
 
 template <typename T, typename W>
 struct Tile {
@@ -63,18 +64,23 @@ struct Tile {
   const T* bias;   // like a row of c, nullptr before the end of the chain
 };
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void load_columns(D d, const hn::TFromD<D>* b, V& b0, V& b1) {
-  b0 = hn::Load(d, b);
-  b1 = hn::Load(d, b + kHalf<hn::TFromD<D>>);
+template <size_t kRow, class D>
+HWY_INLINE hn::Vec<D> load_column(D d, const hn::TFromD<D>* b) {
+  return hn::Load(d, b);
 }
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void load_columns(D d, const BfloatWord* b, V& b0, V& b1) {
+template <size_t kRow, class D>
+HWY_INLINE hn::Vec<D> load_column(D d, const BfloatWord* b) {
   const hn::RebindToUnsigned<D> du;
   const auto both = hn::Load(du, b);
-  b0 = hn::BitCast(d, hn::ShiftLeft<16>(both));
-  b1 = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+  return hn::BitCast(d,
+                     kRow == 0 ? hn::ShiftLeft<16>(both) : hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+
+template <size_t kRow, class D, typename W, class V = hn::Vec<D>>
+HWY_INLINE void load_columns(D d, const W* b, V& b0, V& b1) {
+  b0 = load_column<kRow>(d, b);
+  b1 = load_column<kRow>(d, b + kHalf<hn::TFromD<D>>);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -115,13 +121,19 @@ HWY_INLINE void multiply_tile(D d, const Tile<T, W>& t, std::index_sequence<pane
   const W* b = t.b;
   const ptrdiff_t lda = t.lda;
   const size_t b_step = t.b_step;
-  for (size_t k = 0; k < t.K; ++k, ++a, b += kRowWords<W>) {
+  const auto add_row = [&](auto row) HWY_ATTR {
     V b0[sizeof...(panel)], b1[sizeof...(panel)];
-    (load_columns(d, b + panel * b_step, b0[panel], b1[panel]), ...);
+    (load_columns<decltype(row)::value>(d, b + panel * b_step, b0[panel], b1[panel]), ...);
     (accumulate(d, a + static_cast<ptrdiff_t>(i % kRows) * lda, b0[i / kRows], b1[i / kRows], c0[i],
                 c1[i]),
      ...);
+    ++a;
+  };
+  for (size_t k = 0; k < t.K / kRowsAWord<W>; ++k, b += kRowWords<W>) {
+    add_row(std::integral_constant<size_t, 0>());
+    if constexpr (kRowsAWord<W> == 2) add_row(std::integral_constant<size_t, 1>());
   }
+  if (t.K % kRowsAWord<W> != 0) add_row(std::integral_constant<size_t, 0>());
   (store_row(d, t.bias == nullptr ? nullptr : t.bias + i / kRows * kColumns<T>, c_at(i), c0[i],
              c1[i]),
    ...);
@@ -184,7 +196,8 @@ void multiply_panels(const Strip<T>& s, const PackedWeights& w, size_t panel, si
         const auto row = static_cast<ptrdiff_t>(m);
         choose_tile(panels, n_m,
                     Tile<T, W>{s.a.data + row * s.a.stride + k0, s.a.stride,
-                               b + k0 * kRowWords<W> + n, K * kRowWords<W>, s.c + row * s.ldc + n,
+                               b + k0 / kRowsAWord<W> * kRowWords<W> + n,
+                               w.padded_K() / kRowsAWord<W> * kRowWords<W>, s.c + row * s.ldc + n,
                                s.ldc, n_k, k0 > 0, last ? bias + n : nullptr});
         m += n_m;
       }
@@ -280,6 +293,10 @@ HWY_EXPORT(matmul_block);
 
 void matmul_block(const MatmulArgs& args, const MatmulBlock& block) {
   if (block.rows == 0 || block.panels == 0) return;
+  if (is_amx_product(args)) {
+    amx_matmul_block(args, block);
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(matmul_block)(args, block);
 }
 

@@ -31,7 +31,9 @@ class PackedWeights {
   std::size_t K() const { return K_; }
   std::size_t panel_columns() const { return kPanelBytes / size_of(dtype_); }
   std::size_t n_panels() const { return (N_ + panel_columns() - 1) / panel_columns(); }
-  std::size_t panel_bytes() const { return K_ * panel_columns() * size_of(stored_); }
+  std::size_t panel_bytes() const { return padded_K() * panel_columns() * size_of(stored_); }
+  // Rows of a panel: those of bf16 come in pairs, and in whole tiles of AMX.
+  std::size_t padded_K() const { return stored_ == DType::bf16 ? (K_ + 31) / 32 * 32 : K_; }
   const std::byte* panel(std::size_t i) const { return panels_->data() + i * panel_bytes(); }
   const std::byte* bias(std::size_t i) const { return bias_.data() + i * kPanelBytes; }
 
@@ -40,8 +42,9 @@ class PackedWeights {
 
   DType dtype_ = DType::f32, stored_ = DType::f32;
   std::size_t N_ = 0, K_ = 0;
-  // [n_panels][K][panel_columns], zeros past column N. bf16: words of two columns, column c in the
-  // low half and column c + panel_columns / 2 in the high one, so that a shift and a mask widen.
+  // [n_panels][K][panel_columns], zeros past column N. bf16: [n_panels][padded_K /
+  // 2][panel_columns] words, row 2i in the low half and row 2i + 1 in the high one, so that a shift
+  // and a mask widen, and as instructions that multiply pairs read them; zeros past row K.
   std::shared_ptr<const Buffer> panels_;
   Buffer bias_;  // [n_panels][panel_columns]
 };

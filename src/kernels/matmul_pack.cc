@@ -40,14 +40,16 @@ void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t columns, P
 
 template <typename From, typename To>
 void pack_panels(const ConstTensorView& w, const PackedWeights& packed, To* panels) {
-  const std::size_t columns = packed.panel_columns(), half = columns / 2;
+  const std::size_t columns = packed.panel_columns();
   for (std::size_t p = 0; p < packed.n_panels(); ++p) {
-    To* panel = panels + p * packed.K() * columns;
-    pack_panel<From, To>(w, p * columns, columns, [=](std::size_t k, std::size_t j) -> To& {
-      // bf16: words of column j and column j + half
-      const bool words = std::is_same_v<To, bfloat16>;
-      return panel[k * columns + (words ? j % half * 2 + j / half : j)];
-    });
+    To* panel = panels + p * packed.padded_K() * columns;
+    const auto place = [=](std::size_t k, std::size_t j) -> To& {
+      const bool pairs = std::is_same_v<To, bfloat16>;
+      return panel[pairs ? (k / 2 * columns + j) * 2 + k % 2 : k * columns + j];
+    };
+    pack_panel<From, To>(w, p * columns, columns, place);
+    for (std::size_t k = packed.K(); k < packed.padded_K(); ++k)
+      for (std::size_t j = 0; j < columns; ++j) place(k, j) = To{};
   }
 }
 

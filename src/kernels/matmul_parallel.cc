@@ -4,6 +4,7 @@
 #include <span>
 
 #include "headwise/runtime.h"
+#include "kernels/bf16/amx_matmul.h"
 #include "kernels/matmul.h"
 #include "runtime/parallel_for.h"
 #include "runtime/scratch.h"
@@ -34,9 +35,17 @@ struct Cut {
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-// Of equal height, up to one.
+// AMX wants whole strips of rows, and many for each panel that it reads.
+constexpr std::size_t kStripRows = 32, kMostStrips = 12;
+constexpr double kAmxSpeed = 8;  // times that of f32
+
+// Of equal height, up to one, or to a strip.
 std::size_t rows_of_block(const MatmulArgs& product) {
   if (product.M <= kMinBlockRows) return product.M;
+  if (is_amx_product(product)) {
+    const std::size_t strips = ceil_div(product.M, kStripRows);
+    return kStripRows * ceil_div(strips, ceil_div(strips, kMostStrips));
+  }
   const std::size_t row_bytes =
       std::max<std::size_t>(1, product.w->K() * size_of(product.w->dtype()));
   const std::size_t most = std::clamp(kBlockBytes / row_bytes, kMinBlockRows, kBlockRows);
@@ -51,7 +60,8 @@ Cut cut(const MatmulArgs& product, std::size_t total_panels, std::size_t wanted)
   c.rows = rows_of_block(product);
   c.n_row_blocks = ceil_div(product.M, c.rows);
   const std::size_t fair = ceil_div(total_panels * c.n_row_blocks, wanted);
-  const double least = std::min(kMinTaskWork / work_of(w, c.rows, 1), 0x1p32);  // K may be 0
+  const double task_work = kMinTaskWork * (is_amx_product(product) ? kAmxSpeed : 1);
+  const double least = std::min(task_work / work_of(w, c.rows, 1), 0x1p32);  // K may be 0
   c.panels = std::clamp<std::size_t>(std::max(fair, static_cast<std::size_t>(std::ceil(least))), 1,
                                      w.n_panels());
   c.panels = ceil_div(w.n_panels(), ceil_div(w.n_panels(), c.panels));  // of equal width
@@ -67,7 +77,8 @@ void matmul(std::span<const MatmulArgs> products) {
   double work = 0;
   for (const MatmulArgs& product : products) {
     total_panels += product.w->n_panels();
-    work += work_of(*product.w, product.M, product.w->n_panels());
+    work += work_of(*product.w, product.M, product.w->n_panels()) /
+            (is_amx_product(product) ? kAmxSpeed : 1);
   }
   if (n_threads < 2 || work < kWorthThreads) {
     for (const MatmulArgs& product : products) {

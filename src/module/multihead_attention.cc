@@ -64,20 +64,19 @@ void MultiheadAttention::State::run(module::Call& call, std::uint64_t dropout_se
                                     const TensorView& output, const TensorView& weights) const {
   call.attention.dropout_p = training ? options.dropout : 0.0;
   call.attention.dropout_seed = dropout_seed;
-  const DType arithmetic = projections->dtype();
-  HeadsBuffer q(call.query, sizes.q_width, 0, arithmetic);
-  HeadsBuffer k(call.key, sizes.kv_width, call.n_appended, arithmetic);
-  HeadsBuffer v(call.value, sizes.kv_width, call.n_appended, arithmetic);
-  HeadsBuffer o(call.query, sizes.q_width, 0, arithmetic);
+  const DType dtype = projections->heads_dtype(options.dtype);
+  HeadsBuffer q(call.query, sizes.q_width, 0, dtype);
+  HeadsBuffer k(call.key, sizes.kv_width, call.n_appended, dtype);
+  HeadsBuffer v(call.value, sizes.kv_width, call.n_appended, dtype);
+  HeadsBuffer o(call.query, sizes.q_width, 0, dtype);
 
   runtime::ScratchFrame scratch;
   for (HeadsBuffer* buffer : {&q, &k, &v, &o})
     buffer->data = scratch.take<std::byte>(buffer->bytes());
-  // Computed in the arithmetic's dtype, returned in the module's.
+  // Computed in the heads' dtype, returned in the module's.
   TensorView computed = weights;
-  const bool narrow = weights.data != nullptr && weights.dtype != arithmetic;
-  if (narrow)
-    computed = {scratch.take<float>(element_count(weights.shape)), arithmetic, weights.shape};
+  const bool narrow = weights.data != nullptr && weights.dtype != dtype;
+  if (narrow) computed = {scratch.take<float>(element_count(weights.shape)), dtype, weights.shape};
 
   project_inputs(*projections, call, q, k, v);
   AttentionExtras extras;

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/convert.h"
+#include "kernels/bf16/amx_forward.h"
 
 namespace headwise::module {
 namespace {
@@ -58,7 +59,7 @@ void append_steps(const HeadsBuffer& buffer, const Tensor& bias, const Call& cal
     for (std::size_t i = 0; i < call.n_appended; ++i) {
       std::byte* row = buffer.step(call.T_k + i, b);
       if (has_bias && i == 0)
-        std::memcpy(row, bias.view().data, row_bytes);
+        core::convert(bias.view(), TensorView(row, buffer.dtype, {buffer.width}));
       else
         std::memset(row, 0, row_bytes);
     }
@@ -78,6 +79,12 @@ Projections::Projections(const Parameters& parameters, const Projections* before
   }
   bias_k = flat(parameters.view("bias_k"), dtype());
   bias_v = flat(parameters.view("bias_v"), dtype());
+}
+
+DType Projections::heads_dtype(DType module) const {
+  const bool narrow = module == DType::bf16 && q.stored() == DType::bf16 &&
+                      out.stored() == DType::bf16 && kernels::bf16_amx_available();
+  return narrow ? DType::bf16 : dtype();
 }
 
 HeadsBuffer::HeadsBuffer(const Rows& rows, std::size_t row_width, std::size_t appended, DType t)

@@ -20,6 +20,9 @@ struct Projections {
   Tensor bias_k, bias_v;  // [kv_width], empty without add_bias_kv
 
   DType dtype() const { return q.dtype(); }  // f32, or f64 in an f64 module
+  // Of q, k, v and the heads' outputs in a module of `dtype`: that of the arithmetic. bf16 where
+  // the CPU's fast products are of bf16; the rounding is torch's too.
+  DType heads_dtype(DType module) const;
 
  private:
   const void* sources_[4];  // where the weights of q, k, v and out were when they were packed

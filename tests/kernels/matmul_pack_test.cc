@@ -11,11 +11,11 @@ namespace {
 
 using test::Product;
 
-// Where column c lies in a row of a panel.
-std::size_t place_of(std::size_t c, const PackedWeights& packed) {
-  if (packed.stored() != DType::bf16) return c;
-  const std::size_t half = packed.panel_columns() / 2;
-  return c % half * 2 + c / half;
+// Where column c of row k lies in a panel: rows of bf16 in pairs.
+std::size_t place_of(std::size_t k, std::size_t c, const PackedWeights& packed) {
+  const std::size_t columns = packed.panel_columns();
+  if (packed.stored() != DType::bf16) return k * columns + c;
+  return (k / 2 * columns + c) * 2 + k % 2;
 }
 
 TEST(MatmulPack, PanelsHoldColumnsSideBySideAndZerosAfterTheLast) {
@@ -30,12 +30,12 @@ TEST(MatmulPack, PanelsHoldColumnsSideBySideAndZerosAfterTheLast) {
     for (std::size_t p = 0; p < packed.n_panels(); ++p)
       for (std::size_t c = 0; c < columns; ++c) {
         const std::size_t n = p * columns + c;
-        const ConstTensorView panel(packed.panel(p), packed.stored(), {K, columns});
+        const ConstTensorView panel(packed.panel(p), packed.stored(), {packed.padded_K(), columns});
         const ConstTensorView biases(packed.bias(p), packed.dtype(), {columns});
         EXPECT_EQ(test::get(biases, c), n < N ? test::get(bias.view(), n) : 0.0);
-        for (std::size_t k = 0; k < K; ++k)
-          ASSERT_EQ(test::get(panel, k * columns + place_of(c, packed)),
-                    n < N ? test::get(w.view(), n * K + k) : 0.0)
+        for (std::size_t k = 0; k < packed.padded_K(); ++k)
+          ASSERT_EQ(test::get(panel, place_of(k, c, packed)),
+                    n < N && k < K ? test::get(w.view(), n * K + k) : 0.0)
               << name_of(dtype) << ", column " << n << ", k " << k;
       }
   }

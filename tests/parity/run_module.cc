@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include "headwise/multihead_attention.h"
@@ -57,8 +58,9 @@ Difference run_module(const Case& c) {
                                               same ? query.view : value.view, options);
   if (result.weights.has_value() != options.need_weights)
     throw std::runtime_error("weights are there, or not, against need_weights");
-  Difference d = compare("output", result.output, c.tensor("expected.output"), Scale::given,
-                         c.tensor("scale.output"), test::weight_rounding(c.dtype()));
+  Difference d = compare(
+      "output", result.output, c.tensor("expected.output"), Scale::given, c.tensor("scale.output"),
+      std::max(test::weight_rounding(c.dtype()), test::module_rounding(c.dtype())));
   if (result.weights)
     d.add(compare("weights", *result.weights, c.tensor("expected.weights"), Scale::row));
   return d;

@@ -96,6 +96,28 @@ def pooled(errors_of_draws):
     return stacked[:, 0].mean().sqrt().item(), stacked[:, 1].mean().item()
 
 
+def module_errors(B, T, embed_dim, num_heads):
+    """Ours and PyTorch's, of a module whose parameters are bf16."""
+    headwise.set_kernel("auto")
+    ours, peers = [], []
+    for draw in range(DRAWS):
+        torch.manual_seed(draw)
+        module = torch.nn.MultiheadAttention(embed_dim, num_heads, batch_first=True).bfloat16().eval()
+        x = torch.randn(B, T, embed_dim).bfloat16()
+        exact = torch.nn.MultiheadAttention(embed_dim, num_heads, batch_first=True).double().eval()
+        exact.load_state_dict({name: p.double() for name, p in module.state_dict().items()})
+        mine = headwise.MultiheadAttention(embed_dim, num_heads, batch_first=True, dtype=torch.bfloat16).eval()
+        mine.load_state_dict(module.state_dict())
+        with torch.inference_mode():
+            expected = exact(*[x.double()] * 3, need_weights=False)[0]
+            peers.append(errors(module(x, x, x, need_weights=False)[0], expected))
+        ours.append(errors(mine(x, x, x, need_weights=False)[0], expected))
+    return pooled(ours), pooled(peers)
+
+
+MODULES = (3, 17, 40, 5), (8, 128, 384, 12), (1, 500, 768, 12), (2, 16, 512, 8), (4, 1, 768, 12)
+
+
 def main():
     passed = failed = 0
     print(f"{'case':32} {'kernel':9} {'rms':>9} {'PyTorch':>9} {'ratio':>6} {'largest':>9} {'PyTorch':>9} {'ratio':>6}")
@@ -115,6 +137,14 @@ def main():
             passed, failed = passed + good, failed + (not good)
             print(f"{name:32} {kernel:9} {ours[0]:9.2e} {peer[0]:9.2e} {ratios[0]:6.2f} {ours[1]:9.2e} {peer[1]:9.2e} "
                   f"{ratios[1]:6.2f}{'' if good else '  FAILED'}", flush=True)
+    for sizes in MODULES:
+        ours, peer = module_errors(*sizes)
+        ratios = [a / b for a, b in zip(ours, peer)]
+        good = max(ratios) <= WORST
+        passed, failed = passed + good, failed + (not good)
+        name = "module " + ", ".join(map(str, sizes))
+        print(f"{name:32} {'':9} {ours[0]:9.2e} {peer[0]:9.2e} {ratios[0]:6.2f} {ours[1]:9.2e} {peer[1]:9.2e} "
+              f"{ratios[1]:6.2f}{'' if good else '  FAILED'}", flush=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

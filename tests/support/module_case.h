@@ -12,6 +12,7 @@
 #include "headwise/multihead_attention.h"
 #include "support/module_reference.h"
 #include "support/tensors.h"
+#include "support/weight_rounding.h"
 
 namespace headwise::test {
 
@@ -51,7 +52,7 @@ struct ModuleCase {
 inline void expect_close(double found, double expected, double scale, DType dtype,
                          const std::string& where) {
   const double relative = dtype == DType::f64 ? 1e-14 : 2e-6;
-  double bound = relative * scale;
+  double bound = (relative + module_rounding(dtype)) * scale;
   // One unit in the last place of the correctly rounded result, which is half a unit away itself.
   if (size_of(dtype) == 2)
     bound += 1.5 * epsilon(dtype) * std::abs(expected) + (dtype == DType::f16 ? 0x1p-24 : 0);
