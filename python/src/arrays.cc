@@ -92,8 +92,8 @@ const TorchDlpack& torch_dlpack() {
 }
 
 // DLPack knows no gradients: a tensor whose history torch keeps would lose it unnoticed.
-nb::object torch_capsule(const char* name, nb::handle tensor) {
-  if (nb::cast<bool>(tensor.attr("requires_grad")) &&
+nb::object torch_capsule(const char* name, nb::handle tensor, Input::Gradients gradients) {
+  if (gradients == Input::Gradients::refused && nb::cast<bool>(tensor.attr("requires_grad")) &&
       nb::cast<bool>(nb::handle(torch_module()).attr("is_grad_enabled")()))
     throw ArgumentError(name, "a tensor that requires gradients",
                         "one that does not: tensor.detach(), or a call under torch.no_grad()");
@@ -139,10 +139,10 @@ nb::ndarray<> to_ndarray(Tensor&& tensor, const KnownType& type) {
 
 }  // namespace
 
-Input::Input(const char* name, nb::handle array) {
+Input::Input(const char* name, nb::handle array, Gradients gradients) {
   bool bits = false;
   if (!is_numpy(array) && is_torch(array)) {
-    if (!nb::try_cast(torch_capsule(name, array), array_)) refuse(name, array);
+    if (!nb::try_cast(torch_capsule(name, array, gradients), array_)) refuse(name, array);
   } else if (!nb::try_cast(array, array_)) {
     bits = is_numpy_bfloat16(array);
     if (!bits || !nb::try_cast(array.attr("view")("uint16"), array_)) refuse(name, array);

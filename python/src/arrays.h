@@ -18,7 +18,9 @@ namespace nb = nanobind;
 // copied; the array is kept alive. Made and destroyed with the GIL held, read without it.
 class Input {
  public:
-  Input(const char* name, nb::handle array);
+  enum class Gradients : bool { refused, kept_elsewhere };  // who sees to those of a torch tensor
+
+  Input(const char* name, nb::handle array, Gradients gradients = Gradients::refused);
   const ConstTensorView& view() const { return view_; }
 
  private:

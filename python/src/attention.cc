@@ -9,7 +9,8 @@
 
 #include "arrays.h"
 #include "bindings.h"
-#include "headwise/error.h"
+#include "errors.h"
+#include "gil.h"
 #include "headwise/plan.h"
 #include "headwise/random.h"
 
@@ -31,26 +32,6 @@ class Call {
   std::optional<Input> mask_;
 };
 
-// The library's names of the arguments are not Python's.
-std::string in_python_names(const ArgumentError& error) {
-  const std::string what = error.what();
-  for (const auto& [ours, theirs] : {std::pair("q", "query"), std::pair("k", "key"),
-                                     std::pair("v", "value"), std::pair("mask", "attn_mask")})
-    if (error.argument() == ours) return theirs + what.substr(error.argument().size());
-  return what;
-}
-
-template <typename F>
-auto with_python_names(F&& call) {
-  try {
-    return call();
-  } catch (const DTypeError& e) {
-    throw nb::type_error(in_python_names(e).c_str());
-  } catch (const ArgumentError& e) {
-    throw nb::value_error(in_python_names(e).c_str());
-  }
-}
-
 nb::object attention(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
                      nb::handle dropout_p, bool is_causal, std::optional<double> scale,
                      bool enable_gqa) {
@@ -61,7 +42,7 @@ nb::object attention(nb::handle query, nb::handle key, nb::handle value, nb::han
   call.options.scale = scale;
   call.options.enable_gqa = enable_gqa;
   Tensor o = with_python_names([&] {
-    const nb::gil_scoped_release release;
+    const ReleaseGil unlocked;
     return scaled_dot_product_attention(call.inputs.q(), call.inputs.k(), call.inputs.v(),
                                         call.options);
   });

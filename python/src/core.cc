@@ -44,4 +44,5 @@ NB_MODULE(_core, m) {
   headwise::python::bind_multihead_attention(m);
   headwise::python::bind_random(m);
   headwise::python::bind_runtime(m);
+  headwise::python::bind_torch(m);
 }

@@ -14,6 +14,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
+#include "gil.h"
 #include "headwise/error.h"
 #include "headwise/random.h"
 
@@ -87,7 +88,7 @@ nb::tuple forward(const Module& self, nb::handle query, nb::handle key, nb::hand
     options.dropout_seed = default_generator().next_u64();
 
   ForwardResult result = [&] {
-    const nb::gil_scoped_release release;
+    const ReleaseGil unlocked;
     return module->forward(inputs.q(), inputs.k(), inputs.v(), options);
   }();
   nb::object weights = nb::none();
@@ -121,7 +122,7 @@ void load_state_dict(Module& self, const nb::mapping& state) {
   for (std::size_t i = 0; i < names.size(); ++i) parameters.push_back({names[i], values[i].view()});
   const std::shared_ptr<const MultiheadAttention> old = self.now;
   std::shared_ptr<MultiheadAttention> loaded = [&] {
-    const nb::gil_scoped_release release;
+    const ReleaseGil unlocked;
     return module_with(old->options(), parameters);
   }();
   loaded->train(self.now->training());
@@ -132,7 +133,7 @@ Module load(const std::filesystem::path& path, std::int64_t num_heads, const std
             nb::handle dropout, bool batch_first) {
   const std::size_t n_heads = size_argument("num_heads", num_heads);
   const double p = probability_argument("dropout", dropout);
-  const nb::gil_scoped_release release;
+  const ReleaseGil unlocked;
   MultiheadAttention module = MultiheadAttention::load(path.string(), n_heads, prefix);
   if (p == 0.0 && !batch_first) return {std::make_shared<MultiheadAttention>(std::move(module))};
   MultiheadAttentionOptions options = module.options();
@@ -143,7 +144,7 @@ Module load(const std::filesystem::path& path, std::int64_t num_heads, const std
 
 void save(const Module& self, const std::filesystem::path& path) {
   const std::shared_ptr<const MultiheadAttention> module = self.now;
-  const nb::gil_scoped_release release;
+  const ReleaseGil unlocked;
   module->save(path.string());
 }
 

@@ -44,6 +44,12 @@ class Process(unittest.TestCase):
         self.assertEqual(python("import headwise; m = headwise.MultiheadAttention(8, 2); x = headwise.randn(2, 2, 8);"
                                 "kept = [m, m(x, x, x), m.forward]"), "")
 
+    def test_ends_while_a_thread_computes(self):
+        for _ in range(3):
+            self.assertEqual(python("import headwise, threading, time; x = headwise.randn(1, 8, 1000, 64);"
+                                    "attend = lambda: [headwise.scaled_dot_product_attention(x, x, x) for _ in range(9999)];"
+                                    "threading.Thread(target=attend, daemon=True).start(); time.sleep(0.1)"), "")
+
     def test_names(self):
         for name in headwise.__all__:
             self.assertTrue(hasattr(headwise, name), name)
