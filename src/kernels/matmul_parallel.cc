@@ -36,7 +36,7 @@ struct Cut {
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 // AMX wants whole strips of rows, and many for each panel that it reads.
-constexpr std::size_t kStripRows = 32, kMostStrips = 12;
+constexpr std::size_t kStripRows = 32, kMostStrips = 8;
 constexpr double kAmxSpeed = 8;  // times that of f32
 
 // Of equal height, up to one, or to a strip.

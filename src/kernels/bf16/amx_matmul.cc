@@ -28,40 +28,56 @@ namespace {
 
 constexpr size_t kStripRows = 2 * kTileRows, kPanelColumns = 2 * kTileRows;
 constexpr size_t kPanelRowBytes = kPanelColumns * 4;  // of pairs
+constexpr size_t kStepBytes = kStripRows * kTileElements * sizeof(std::uint16_t);
 static_assert(kPanelColumns == PackedWeights::kPanelBytes / sizeof(float));
 
 const std::uint16_t* row_of_a(const MatmulArgs& args, size_t m) {
   return static_cast<const std::uint16_t*>(args.a) + args.a_rows.offset(m);
 }
 
-// Rows of A as tiles need them: whole ones of 16 rows and 32 elements.
-Rows<std::uint16_t> rows_of_a(const MatmulArgs& args, const MatmulBlock& block,
-                              runtime::ScratchFrame& scratch) {
-  const size_t K = args.w->K(), width = args.w->padded_K(), m1 = block.m0 + block.rows;
-  const std::ptrdiff_t step =
-      block.rows > 1 ? args.a_rows.offset(block.m0 + 1) - args.a_rows.offset(block.m0) : 0;
-  bool in_place = args.a_stride_k == 1 && K == width && block.rows % kTileRows == 0;
-  // Rows 2 KiB apart share one set of L1 in 32.
-  in_place = in_place && step % 1024 != 0;
-  for (size_t m = block.m0; in_place && m + 1 < m1; ++m)
-    in_place = args.a_rows.offset(m + 1) - args.a_rows.offset(m) == step;
-  if (in_place) return {row_of_a(args, block.m0), step};
-  const size_t rows = hwy::RoundUpTo(block.rows, kTileRows), ld = width + kTileElements;
-  auto* copy = scratch.take<std::uint16_t>(rows * ld);
-  for (size_t m = 0; m < block.rows; ++m)
-    copy_row(row_of_a(args, block.m0 + m), args.a_stride_k, K, width, copy + m * ld);
-  std::fill(copy + block.rows * ld, copy + rows * ld, std::uint16_t{0});
-  return {copy, static_cast<std::ptrdiff_t>(ld)};
+// The rows of a block as tiles, [strip][K / 32][kStripRows][32], with zeros around them: rows in
+// place are too far apart to be fetched ahead, and this is read once for each panel.
+const std::uint16_t* pack_rows(const MatmulArgs& args, const MatmulBlock& block,
+                               runtime::ScratchFrame& scratch) {
+  const size_t K = args.w->K(), width = args.w->padded_K();
+  const size_t rows = hwy::RoundUpTo(block.rows, kStripRows);
+  auto* const tiles = scratch.take<std::uint16_t>(rows * width);
+  if (rows != block.rows) {
+    const size_t last = rows - kStripRows;
+    std::fill(tiles + last * width, tiles + rows * width, std::uint16_t{0});
+  }
+  auto* spread = scratch.take<std::uint16_t>(width);
+  for (size_t m = 0; m < block.rows; ++m) {
+    const std::uint16_t* row = row_of_a(args, block.m0 + m);
+    if (args.a_stride_k != 1) {
+      copy_row(row, args.a_stride_k, K, width, spread);
+      row = spread;
+    }
+    std::uint16_t* to =
+        tiles + m / kStripRows * kStripRows * width + m % kStripRows * kTileElements;
+    for (size_t k = 0; k < K; k += kTileElements, to += kStripRows * kTileElements) {
+      const size_t n = std::min(K - k, kTileElements);
+      const auto mask = static_cast<__mmask32>((std::uint64_t{1} << n) - 1);
+      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(mask, row + k));
+    }
+  }
+  return tiles;
 }
 
-// Sums of some rows with one panel, in `sums` [kStripRows][kPanelColumns].
+// Sums of a strip with one panel, in `sums` [kStripRows][kPanelColumns].
 template <int kRowTiles>
-void multiply_strip(Rows<std::uint16_t> a, const std::byte* panel, size_t K, float* sums) {
+void multiply_strip(const std::uint16_t* strip, const std::byte* panel, size_t K, float* sums) {
   using Sums = TileSums<kRowTiles, 2>;
-  const size_t row_bytes = static_cast<size_t>(a.stride) * sizeof(std::uint16_t);
   Sums::zero();
-  for (size_t k = 0; k < K; k += kTileElements, panel += kTileRows * kPanelRowBytes)
-    Sums::add({a.data + k, row_bytes}, {panel, kPanelRowBytes});
+  for (size_t k = 0; k < K; k += kTileElements, panel += kTileRows * kPanelRowBytes) {
+    const std::uint16_t* tiles = strip + k * kStripRows;
+    // The rows come from L2 for every panel: 5 to 10 % less time when they are asked for two steps
+    // ahead. Past the last strip this asks for memory that nobody needs.
+    const auto* ahead = reinterpret_cast<const char*>(tiles) + 2 * kStepBytes;
+    HWY_UNROLL(32)
+    for (size_t line = 0; line < kStepBytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+    Sums::add({tiles, kTileElements * sizeof(std::uint16_t)}, {panel, kPanelRowBytes});
+  }
   Sums::store({sums, kPanelColumns * sizeof(float)});
 }
 
@@ -84,15 +100,17 @@ void write_row(const float* sums, const float* bias, size_t n, const MatmulArgs&
 void multiply_on_target(const MatmulArgs& args, const MatmulBlock& block) {
   runtime::ScratchFrame scratch;
   const PackedWeights& w = *args.w;
-  const Rows<std::uint16_t> a = rows_of_a(args, block, scratch);
+  const std::uint16_t* a = pack_rows(args, block, scratch);
   auto* sums = scratch.take<float>(kStripRows * kPanelColumns);
+  auto* c_rows = scratch.take<std::ptrdiff_t>(block.rows);  // an offset costs a division
+  for (size_t m = 0; m < block.rows; ++m) c_rows[m] = args.c_rows.offset(block.m0 + m);
   const TileSession session;
   for (size_t p = block.panel0; p < block.panel0 + block.panels; ++p) {
     const size_t n0 = p * kPanelColumns, n = std::min(kPanelColumns, w.N() - n0);
     const auto* bias = reinterpret_cast<const float*>(w.bias(p));
     for (size_t m = 0; m < block.rows; m += kStripRows) {
       const size_t rows = std::min(kStripRows, block.rows - m);
-      const Rows<std::uint16_t> strip{a.data + static_cast<std::ptrdiff_t>(m) * a.stride, a.stride};
+      const std::uint16_t* strip = a + m * w.padded_K();
       if (rows > kTileRows)
         multiply_strip<2>(strip, w.panel(p), w.padded_K(), sums);
       else
@@ -100,8 +118,7 @@ void multiply_on_target(const MatmulArgs& args, const MatmulBlock& block) {
       for (size_t r = 0; r < rows; ++r)
         write_row(sums + r * kPanelColumns, bias, n, args,
                   static_cast<std::byte*>(args.c) +
-                      (args.c_rows.offset(block.m0 + m + r) +
-                       static_cast<std::ptrdiff_t>(n0) * args.c_stride_n) *
+                      (c_rows[m + r] + static_cast<std::ptrdiff_t>(n0) * args.c_stride_n) *
                           static_cast<std::ptrdiff_t>(size_of(args.c_dtype)));
     }
   }
