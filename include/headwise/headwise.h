@@ -2,6 +2,7 @@
 #pragma once
 
 #include "headwise/attention.h"
+#include "headwise/attention_backward.h"
 #include "headwise/error.h"
 #include "headwise/io.h"
 #include "headwise/multihead_attention.h"

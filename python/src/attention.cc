@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "gil.h"
+#include "headwise/attention_backward.h"
 #include "headwise/plan.h"
 #include "headwise/random.h"
 
@@ -49,6 +51,72 @@ nb::object attention(nb::handle query, nb::handle key, nb::handle value, nb::han
   return array_like(query, std::move(o));
 }
 
+// The arguments that a forward call and its gradients have in common.
+void set_options(Call& call, nb::handle dropout_p, std::uint64_t dropout_seed, bool is_causal,
+                 std::optional<double> scale, bool enable_gqa) {
+  call.options.dropout_p = probability_argument("dropout_p", dropout_p);
+  call.options.dropout_seed = dropout_seed;
+  if (is_causal) call.options.causal = CausalAlign::top_left;
+  call.options.scale = scale;
+  call.options.enable_gqa = enable_gqa;
+}
+
+nb::tuple attention_with_state(nb::handle query, nb::handle key, nb::handle value,
+                               nb::handle attn_mask, nb::handle dropout_p, bool is_causal,
+                               std::optional<double> scale, bool enable_gqa,
+                               std::uint64_t dropout_seed) {
+  Call call(query, key, value, attn_mask);
+  set_options(call, dropout_p, dropout_seed, is_causal, scale, enable_gqa);
+  const ConstTensorView q = call.inputs.q(), k = call.inputs.k(), v = call.inputs.v();
+  Tensor o, row_max, row_sum;
+  with_python_names([&] {
+    const ReleaseGil unlocked;
+    const Shape shape = attention_output_shape(q, k, v, call.options);
+    const Shape rows(shape.begin(), shape.end() - 1);
+    const DType row_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32;
+    o = Tensor(q.dtype, shape);
+    row_max = Tensor(row_dtype, rows);
+    row_sum = Tensor(row_dtype, rows);
+    AttentionExtras extras;
+    extras.row_max = row_max.view();
+    extras.row_sum = row_sum.view();
+    scaled_dot_product_attention(q, k, v, call.options, o.view(), extras);
+  });
+  return nb::make_tuple(array_like(query, std::move(o)), array_like(query, std::move(row_max)),
+                        array_like(query, std::move(row_sum)));
+}
+
+nb::tuple attention_backward(nb::handle grad_output, nb::handle query, nb::handle key,
+                             nb::handle value, nb::handle output, nb::handle row_max,
+                             nb::handle row_sum, nb::handle attn_mask, nb::handle dropout_p,
+                             bool is_causal, std::optional<double> scale, bool enable_gqa,
+                             std::uint64_t dropout_seed) {
+  Call call(query, key, value, attn_mask);
+  set_options(call, dropout_p, dropout_seed, is_causal, scale, enable_gqa);
+  const Input d_o("grad_output", grad_output), o("output", output), m("row_max", row_max),
+      l("row_sum", row_sum);
+  const ConstTensorView q = call.inputs.q(), k = call.inputs.k(), v = call.inputs.v();
+  const bool biased = call.options.mask && call.options.mask->kind() == Mask::Kind::bias;
+  Tensor dq, dk, dv, d_mask;
+  with_python_names([&] {
+    const ReleaseGil unlocked;
+    attention_output_shape(q, k, v, call.options);  // refuses what has no gradient either
+    dq = Tensor(q.dtype, q.shape);
+    dk = Tensor(k.dtype, k.shape);
+    dv = Tensor(v.dtype, v.shape);
+    AttentionGradients wanted{dq.view(), dk.view(), dv.view(), {}, {}};
+    if (biased) {
+      d_mask = Tensor(call.options.mask->view().dtype, call.options.mask->view().shape);
+      wanted.d_mask = d_mask.view();
+    }
+    scaled_dot_product_attention_backward(q, k, v, call.options,
+                                          {d_o.view(), o.view(), m.view(), l.view()}, wanted);
+  });
+  return nb::make_tuple(array_like(query, std::move(dq)), array_like(key, std::move(dk)),
+                        array_like(value, std::move(dv)),
+                        biased ? array_like(attn_mask, std::move(d_mask)) : nb::none());
+}
+
 AttentionPlan explain(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
                       bool is_causal, bool enable_gqa) {
   Call call(query, key, value, attn_mask);
@@ -84,6 +152,23 @@ strides, all of one dtype: float32, float64, bfloat16 or float16; the result is 
 A query that sees no key gives 0; a hidden key or value is never read, even if it is NaN.
 Raises ValueError or TypeError for arguments that do not fit, before any work.)";
 
+constexpr const char* kWithStateDoc =
+    R"(scaled_dot_product_attention, with what its gradients need.
+
+Arguments as there, but dropout draws from dropout_seed. Returns the output and, for each query, the
+largest score and the sum of exp(score - largest): (..., n_heads, T_q), float32 (float64 for
+float64); -inf and 0 for a query that sees no key.)";
+
+constexpr const char* kBackwardDoc =
+    R"(The gradients of scaled_dot_product_attention_with_state with the same arguments.
+
+grad_output       (..., n_heads, T_q, d_v), with any strides
+output, row_max, row_sum   what that call returned
+
+Returns the gradients of query, key, value and of a floating attn_mask (None for others), each in the
+shape and dtype of what it is the gradient of, summed over what that was broadcast to. Memory grows
+with T_q + T_k. First derivatives only: an array that wants a gradient of its own is an error.)";
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -96,6 +181,27 @@ void bind_attention(nb::module_& m) {
                 "is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) "
                 "-> Array"),
         kAttentionDoc);
+
+  m.def("scaled_dot_product_attention_with_state", &attention_with_state, "query"_a, "key"_a,
+        "value"_a, "attn_mask"_a = nb::none(), "dropout_p"_a = 0.0, "is_causal"_a = false,
+        "scale"_a = nb::none(), "enable_gqa"_a = false, "dropout_seed"_a = 0,
+        nb::sig("def scaled_dot_product_attention_with_state(query: Array, key: SupportsArray, "
+                "value: SupportsArray, attn_mask: SupportsArray | None = None, dropout_p: float = "
+                "0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = "
+                "False, dropout_seed: int = 0) -> tuple[Array, Array, Array]"),
+        kWithStateDoc);
+
+  m.def("scaled_dot_product_attention_backward", &attention_backward, "grad_output"_a, "query"_a,
+        "key"_a, "value"_a, "output"_a, "row_max"_a, "row_sum"_a, "attn_mask"_a = nb::none(),
+        "dropout_p"_a = 0.0, "is_causal"_a = false, "scale"_a = nb::none(), "enable_gqa"_a = false,
+        "dropout_seed"_a = 0,
+        nb::sig("def scaled_dot_product_attention_backward(grad_output: SupportsArray, query: "
+                "Array, key: SupportsArray, value: SupportsArray, output: SupportsArray, row_max: "
+                "SupportsArray, row_sum: SupportsArray, attn_mask: SupportsArray | None = None, "
+                "dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, "
+                "enable_gqa: bool = False, dropout_seed: int = 0) -> tuple[Array, Array, Array, "
+                "Array | None]"),
+        kBackwardDoc);
 
   nb::class_<AttentionPlan>(m, "AttentionPlan",
                             "Which kernel a call runs, and what it takes: see explain_attention.")

@@ -13,8 +13,9 @@ namespace headwise::python {
 // The library's names of attention's arguments are not Python's.
 inline std::string in_python_names(const ArgumentError& error) {
   const std::string what = error.what();
-  for (const auto& [ours, theirs] : {std::pair("q", "query"), std::pair("k", "key"),
-                                     std::pair("v", "value"), std::pair("mask", "attn_mask")})
+  for (const auto& [ours, theirs] :
+       {std::pair("q", "query"), std::pair("k", "key"), std::pair("v", "value"),
+        std::pair("mask", "attn_mask"), std::pair("d_o", "grad_output"), std::pair("o", "output")})
     if (error.argument() == ours) return theirs + what.substr(error.argument().size());
   return what;
 }

@@ -12,11 +12,6 @@
 namespace headwise::attention {
 namespace {
 
-// Multiply-adds below which waking threads costs more than it saves. Measured on 2 cores with
-// AVX-512 (2 threads / 1, in us): 1.5e5 4.8 / 2.9, 3.3e5 6.4 / 5.6, 5.9e5 6.9 / 10.0 with 16 heads
-// and 7.6 / 6.9 with 4, 1.2e6 8.5 / 13.3, 2.4e6 15 / 26.
-constexpr double kWorthThreads = 5e5;
-
 double multiply_adds(const Problem& p, Kernel kernel, const Outputs& out) {
   const bool weights = out.weights.data != nullptr || out.average_weights.data != nullptr;
   // A score costs about as much again in exp, max and rescaling as 16 multiply-adds.

@@ -28,6 +28,11 @@ struct Plan {
   DecodeCut decode;
 };
 
+// Multiply-adds below which waking threads costs more than it saves. Measured on 2 cores with
+// AVX-512 (2 threads / 1, in us): 1.5e5 4.8 / 2.9, 3.3e5 6.4 / 5.6, 5.9e5 6.9 / 10.0 with 16 heads
+// and 7.6 / 6.9 with 4, 1.2e6 8.5 / 13.3, 2.4e6 15 / 26.
+inline constexpr double kWorthThreads = 5e5;
+
 Plan make_plan(const Problem& problem, const Outputs& outputs);
 
 // Pairs of a query and a key that causal lets it see, in all heads; masks are not read.
