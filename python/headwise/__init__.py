@@ -1,5 +1,7 @@
 """Multi-head attention for CPUs: what torch's scaled_dot_product_attention and MultiheadAttention compute, on NumPy
 arrays and on anything with DLPack."""
+from typing import TYPE_CHECKING
+
 try:
     from . import _core
 except ImportError as error:
@@ -29,8 +31,21 @@ from ._core import (
     set_num_threads,
 )
 
+if TYPE_CHECKING:
+    from ._heat_map import HeatMap
+
+
+def __getattr__(name):
+    """What takes a while to import, or is seldom wanted, is imported when it is."""
+    if name == "HeatMap":
+        from ._heat_map import HeatMap
+        return HeatMap
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "AttentionPlan",
+    "HeatMap",
     "MultiheadAttention",
     "__version__",
     "available_isas",
