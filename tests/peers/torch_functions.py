@@ -4,6 +4,7 @@
     HEADWISE_BUILD=build/dev python tests/peers/torch_functions.py [TEST...]
 """
 import itertools
+import resource
 import sys
 import unittest
 
@@ -73,6 +74,25 @@ class Values(unittest.TestCase):
             self.assertEqual(output[:, :, 2].abs().max(), 0)
             self.assertEqual(inputs[0].grad[:, :, 2].abs().max(), 0)
             self.assertTrue(all(x.grad.isfinite().all() for x in inputs))
+
+    def test_nan_behind_a_mask(self):
+        keep = torch.ones(5, 7, dtype=torch.bool).tril()
+        q, k, v = draw((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8))
+        clean = [x.clone().requires_grad_() for x in (q, k, v)]
+        k[:, :, 5:], v[:, :, 5:] = torch.nan, torch.inf
+        poisoned = [x.requires_grad_() for x in (q, k, v)]
+        for inputs in (clean, poisoned):
+            attend(*inputs, keep).square().sum().backward()
+        for a, b in zip(clean, poisoned):
+            self.assertLess((a.grad - b.grad).abs().max(), 1e-5)
+
+    def test_memory(self):
+        """Of a call and its gradients: no matrix of T_q x T_k, which would be 512 MiB."""
+        q = torch.randn(1, 2, 8192, 8, requires_grad=True)
+        mask = torch.zeros(1, 1, 1, 8192, requires_grad=True)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        attend(q, q, q, mask, dropout_p=0.1, is_causal=True).sum().backward()
+        self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 64 * 1024)
 
     def test_strides(self):
         packed = torch.randn(2, 5, 3, 4, 8)  # (B, T, 3, n_heads, d_head)

@@ -34,6 +34,7 @@ def counted(function):
 
 
 _core._attend = counted(_core._attend)
+_core._attend_backward = counted(_core._attend_backward)
 _core.scaled_dot_product_attention = counted(_core.scaled_dot_product_attention)
 _core._PackedModule.forward = (lambda forward: lambda *args: counted(forward)(*args))(_core._PackedModule.forward)
 
@@ -81,6 +82,15 @@ class Enabled(unittest.TestCase):
                 attend(*inputs, **arguments).square().sum().backward()
                 return [x.grad for x in inputs]
             self.compare(grads, bound=1e-4)
+
+        def grads_of_private_operator():
+            inputs = [x.clone().requires_grad_() for x in (self.q, self.q + 1, self.q - 1)]
+            bias = torch.zeros(5, 5).masked_fill(torch.rand(5, 5) > 2, -torch.inf)
+            bias[2] = -torch.inf
+            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            flash(*inputs, attn_mask=bias)[0].square().sum().backward()
+            return [x.grad for x in inputs]
+        self.compare(grads_of_private_operator, bound=1e-4)
 
         def grad_of_mask():
             leaf = mask.clone().requires_grad_()

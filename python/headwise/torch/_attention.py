@@ -60,8 +60,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     is_causal   query t sees the keys up to t; beside a mask, both have to allow a key
 
     Returns (..., n_heads, T_q, d_v), in query's dtype (float32, float64, bfloat16 or float16) and order of dimensions.
-    Nothing is copied. The forward pass holds no T_q x T_k matrix, and neither does the gradient of a call on four dims
-    with d_v = d_head, no dropout and no gradient of the mask; other gradients, and gradients of gradients, do. Raises ValueError or TypeError for arguments that do not fit.
+    Nothing is copied, and neither pass holds a T_q x T_k matrix; only gradients of gradients do. Raises ValueError or TypeError for arguments that do not fit.
     """
     if not (query.is_cpu or query.is_meta):
         raise ValueError(f"query: found a tensor on {query.device}, expected one in the CPU's memory")

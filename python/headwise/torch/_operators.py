@@ -111,34 +111,6 @@ def _attention_weights_fake(query, key, value, *_):
     return output, query.new_empty((*output.shape[:-1], key.shape[-2]))
 
 
-def _has_flash_backward(query, key, value, attn_mask, dropout_p, mask_needs_grad):
-    """Whether torch's backward pass of its CPU flash kernel computes this call, its key heads repeated if need be."""
-    return (dropout_p == 0 and not mask_needs_grad and query.dim() == key.dim() == value.dim() == 4
-            and query.shape[0] == key.shape[0] and key.shape[:2] == value.shape[:2]
-            and query.shape[1] % key.shape[1] == 0 and query.shape[3] == value.shape[3]
-            and min(query.numel(), key.numel()) > 0 and (attn_mask is None or attn_mask.dim() in (2, 4)))
-
-
-def _flash_backward(grad_output, query, key, value, attn_mask, output, row_max, row_sum, is_causal, scale):
-    """It takes no matrix of T_q x T_k."""
-    # A row that sees no key: what is subtracted from its scores, which are -inf, makes weights of 0.
-    log_sum_exp = torch.where(row_sum == 0, math.inf, row_max + row_sum.log())
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
-    group = query.shape[1] // key.shape[1]
-    if group > 1:
-        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad_output, query, key, value, output, log_sum_exp, 0.0, is_causal, attn_mask=attn_mask, scale=scale)
-    if group > 1:
-        d_k, d_v = d_k.unflatten(1, (-1, group)).sum(2), d_v.unflatten(1, (-1, group)).sum(2)
-    return d_q, d_k, d_v
-
-
-def _laid_out_like(grad, x):
-    return grad if grad.stride() == x.stride() else torch.empty_like(x).copy_(grad)
-
-
 def _kept(key, dropout_seed, dropout_p, output):
     if dropout_p == 0:
         return None
@@ -166,15 +138,20 @@ def _kept_weights_vmap(info, in_dims, dropout_seed, shape, dropout_p):
 
 def _attention_backward_cpu(grad_output, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
                             dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
-    if _has_flash_backward(query, key, value, attn_mask, dropout_p, mask_needs_grad):
-        grads = _flash_backward(grad_output, query, key, value, attn_mask, output, row_max, row_sum, is_causal, scale)
-        d_mask = None
-    else:
-        kept = _kept(key, dropout_seed, dropout_p, output)
-        *grads, d_mask = _math.gradients(grad_output, None, query, key, value, attn_mask, kept, is_causal, scale,
-                                         enable_gqa)
-    grads = [_laid_out_like(grad, x) for grad, x in zip(grads, (query, key, value))]
-    return *grads, _laid_out_like(d_mask, attn_mask) if mask_needs_grad else query.new_empty(0)
+    grads = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value),
+             torch.empty_like(attn_mask) if mask_needs_grad else query.new_empty(0))
+    _core._attend_backward(grad_output, query, key, value, attn_mask, dropout_p, _seed(dropout_seed), is_causal, scale,
+                           enable_gqa, output, row_max, row_sum, *grads[:3], grads[3] if mask_needs_grad else None)
+    return grads
+
+
+def flash_backward(grad_output, query, key, value, output, log_sum_exp, is_causal, attn_mask, scale):
+    """torch's private CPU operator, which knows m + log(l) alone, and lays its results out as (B, T, n_heads, d)."""
+    grads = [x.new_empty((x.shape[0], x.shape[2], x.shape[1], x.shape[3])).transpose(1, 2) for x in (query, key, value)]
+    sees_a_key = (log_sum_exp > -math.inf).to(log_sum_exp.dtype)
+    _core._attend_backward(grad_output, query, key, value, attn_mask, 0.0, 0, is_causal, scale, True, output, log_sum_exp,
+                           sees_a_key, *grads, None)
+    return tuple(grads)
 
 
 def _attention_backward_fake(grad_output, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,

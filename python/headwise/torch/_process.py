@@ -38,6 +38,10 @@ def _flash(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None,
     return _operators.flash(query, key, value, is_causal, attn_mask, scale)
 
 
+def _flash_backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+    return _operators.flash_backward(grad_out, query, key, value, out, logsumexp, is_causal, attn_mask, scale)
+
+
 def _native_multi_head_attention(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,
                                  mask=None, need_weights=True, average_attn_weights=True, mask_type=None):
     """What nn.MultiheadAttention and nn.TransformerEncoderLayer call in inference, on three dims with batch_first."""
@@ -66,6 +70,8 @@ def enable():
             for key in ("CPU", "AutogradCPU"):
                 library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, key)
             library.impl("_scaled_dot_product_flash_attention_for_cpu", _flash, "CPU", allow_override=True)
+            library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", _flash_backward, "CPU",
+                         allow_override=True)
             library.impl("_native_multi_head_attention", _native_multi_head_attention, "CPU", allow_override=True)
         _registrations = library
         torch.compiler.config.cache_key_tag += _CACHE_TAG
