@@ -61,7 +61,15 @@ struct AttentionCase {
   int dtype, causal, mask_is_bias;  // else: boolean, true keeps
 };
 
-BENCH_API double bench_attention(const AttentionCase* c, int n) {
+namespace {
+
+struct Inputs {
+  ConstTensorView q, k, v;
+  TensorView o;
+  headwise::AttentionOptions options;
+};
+
+Inputs inputs_of(const AttentionCase* c) {
   const auto dtype = static_cast<DType>(c->dtype);
   const ConstTensorView q(c->q, dtype, {c->B, c->n_heads, c->T_q, c->d});
   const ConstTensorView k(c->k, dtype, {c->B, c->n_kv_heads, c->T_k, c->d});
@@ -74,8 +82,42 @@ BENCH_API double bench_attention(const AttentionCase* c, int n) {
     options.mask = c->mask_is_bias != 0 ? headwise::Mask::bias({c->mask, dtype, shape})
                                         : headwise::Mask::keep({c->mask, DType::boolean, shape});
   }
+  return {q, k, v, o, options};
+}
+
+}  // namespace
+
+BENCH_API double bench_attention(const AttentionCase* c, int n) {
   return seconds([&] {
-    for (int i = 0; i < n; ++i) headwise::scaled_dot_product_attention(q, k, v, options, o);
+    const Inputs in = inputs_of(c);
+    for (int i = 0; i < n; ++i)
+      headwise::scaled_dot_product_attention(in.q, in.k, in.v, in.options, in.o);
+  });
+}
+
+// d_o and dq like q; row_max and row_sum [B, n_heads, T_q] of f32 (f64 for f64); dk and dv like k.
+struct Gradients {
+  const void* d_o;
+  void *row_max, *row_sum, *dq, *dk, *dv;
+};
+
+// Forward and backward.
+BENCH_API double bench_attention_training(const AttentionCase* c, const Gradients* g, int n) {
+  return seconds([&] {
+    const Inputs in = inputs_of(c);
+    const DType dtype = in.q.dtype, rows = dtype == DType::f64 ? DType::f64 : DType::f32;
+    const Shape rows_shape{c->B, c->n_heads, c->T_q};
+    headwise::AttentionExtras extras;
+    extras.row_max = {g->row_max, rows, rows_shape};
+    extras.row_sum = {g->row_sum, rows, rows_shape};
+    const headwise::AttentionState state{
+        {g->d_o, dtype, in.q.shape}, in.o, extras.row_max, extras.row_sum};
+    const headwise::AttentionGradients wanted{
+        {g->dq, dtype, in.q.shape}, {g->dk, dtype, in.k.shape}, {g->dv, dtype, in.v.shape}, {}, {}};
+    for (int i = 0; i < n; ++i) {
+      headwise::scaled_dot_product_attention(in.q, in.k, in.v, in.options, in.o, extras);
+      headwise::scaled_dot_product_attention_backward(in.q, in.k, in.v, in.options, state, wanted);
+    }
   });
 }
 

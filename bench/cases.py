@@ -69,6 +69,19 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class AttentionTraining(Attention):
+    """The same, and the gradients of q, k and v for a random one of the output."""
+
+    @property
+    def label(self):
+        return "training"
+
+    @property
+    def flops(self):
+        return super().flops * 7 // 2  # five more products
+
+
+@dataclass(frozen=True)
 class Module:
     """Self-attention of nn.MultiheadAttention in evaluation on x (B, T, embed_dim), with biases."""
     B: int

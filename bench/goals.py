@@ -5,7 +5,7 @@ The goals were set on a machine with AMX; bf16 has another one where there is no
 from dataclasses import dataclass
 from typing import Optional
 
-from cases import Attention, Module
+from cases import Attention, AttentionTraining, Module
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ ROWS = (
     Row(Attention(1, 32, 1, 8192, 128, dtype="bf16"), 1.7, share=0.9),
     Row(Attention(1, 32, 1, 8192, 128, dtype="f16"), 2.4, share=0.9),
     Row(Attention(1, 32, 1, 8192, 128, dtype="bf16", n_kv_heads=8), 4.0, share=0.85),
+    Row(AttentionTraining(1, 8, 1024, 1024, 64, "causal"), 1.9),
+    Row(AttentionTraining(1, 8, 1024, 1024, 64, "causal", dtype="bf16"), 1.8),
     Row(Module(1, 4, 8, 2), 50.0),
     Row(Module(2, 16, 512, 8), 2.5),
     Row(Module(1, 1, 768, 12), 1.5),

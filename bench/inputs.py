@@ -4,7 +4,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from cases import Attention
+from cases import Attention, AttentionTraining
 
 DTYPES = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "bf16": np.dtype(ml_dtypes.bfloat16),
           "f16": np.dtype(np.float16)}
@@ -52,6 +52,8 @@ def attention_inputs(case):
     for name in "kv":
         inputs[name] = _normal(rng, (case.B, case.kv_heads, case.T_k, case.d_head), case.dtype)
     inputs["mask"] = _mask(case, rng) if case.mask_shape else None
+    if isinstance(case, AttentionTraining):
+        inputs["d_o"] = _normal(rng, (case.B, case.n_heads, case.T_q, case.d_head), case.dtype)
     return inputs
 
 
@@ -108,6 +110,21 @@ def _attention_answer(case, inputs):
     return {"output": (index, np.array(rows))}
 
 
+def _training_answer(case, inputs):
+    """All rows of the last head: those of dk and dv are sums over all queries."""
+    if case.kv_heads != case.n_heads:
+        raise ValueError("grouped heads have no answer yet")
+    b, h = case.B - 1, case.n_heads - 1
+    q, k, v, d_o = (inputs[name][b, h].astype(np.float64) for name in ("q", "k", "v", "d_o"))
+    scale = 1 / math.sqrt(case.d_head)
+    terms = np.array([np.broadcast_to(_score_terms(case, inputs["mask"], b, h, t), case.T_k) for t in range(case.T_q)])
+    p = softmax(q @ k.T * scale + terms)
+    dp = d_o @ v.T
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * scale
+    return {name: ((b, h), rows) for name, rows in (
+        ("output", p @ v), ("dq", ds @ k), ("dk", ds.T @ q), ("dv", p.T @ d_o))}
+
+
 def _module_answer(case, inputs):
     x, w, bias, w_out, bias_out = (inputs[name].astype(np.float64) for name in (
         "x", "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"))
@@ -128,8 +145,10 @@ def _module_answer(case, inputs):
 
 
 def right_answer(case):
-    """{"output": (index of some rows, these rows)}, and "weights" where the module returns them."""
+    """{"output": (index of some rows, these rows)}, "weights" where the module returns them, gradients in training."""
     inputs = make_inputs(case)
+    if isinstance(case, AttentionTraining):
+        return _training_answer(case, inputs)
     return _attention_answer(case, inputs) if isinstance(case, Attention) else _module_answer(case, inputs)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import inputs
-from cases import Attention
+from cases import Attention, AttentionTraining
 from contenders import Call
 
 CODES = {"f32": 0, "f64": 1, "bf16": 2, "f16": 3}
@@ -20,6 +20,10 @@ class AttentionCase(ctypes.Structure):
                 + [(name, INTEGER) for name in ("dtype", "causal", "mask_is_bias")])
 
 
+class Gradients(ctypes.Structure):
+    _fields_ = [(name, POINTER) for name in ("d_o", "row_max", "row_sum", "dq", "dk", "dv")]
+
+
 SIGNATURES = {
     "bench_error": (ctypes.c_char_p, []),
     "bench_isa": (ctypes.c_char_p, []),
@@ -29,6 +33,7 @@ SIGNATURES = {
     "bench_amx_bf16_flops": (REAL, [INTEGER]),
     "bench_read_bytes_per_second": (REAL, [INTEGER]),
     "bench_attention": (REAL, [ctypes.POINTER(AttentionCase), INTEGER]),
+    "bench_attention_training": (REAL, [ctypes.POINTER(AttentionCase), ctypes.POINTER(Gradients), INTEGER]),
     "bench_module_new": (POINTER, [SIZE, SIZE, INTEGER]),
     "bench_module_free": (None, [POINTER]),
     "bench_module_set": (REAL, [POINTER, ctypes.c_char_p, POINTER, SIZE, SIZE]),
@@ -83,15 +88,31 @@ class _Call(Call):
         return _checked(self.repeat(n))
 
 
-def _attention(case):
-    data = inputs.attention_inputs(case)
+def _attention_case(case, data):
+    """As the library wants it, and the output."""
     o = inputs.aligned((case.B, case.n_heads, case.T_q, case.d_head), data["q"].dtype)
     c = AttentionCase(data["q"].ctypes.data, data["k"].ctypes.data, data["v"].ctypes.data, None, o.ctypes.data,
                       case.B, case.n_heads, case.kv_heads, case.T_q, case.T_k, case.d_head)
     c.dtype, c.causal, c.mask_is_bias = CODES[case.dtype], case.mode == "causal", case.mode == "bias"
     if data["mask"] is not None:
         c.mask, c.mask_shape = data["mask"].ctypes.data, (SIZE * 4)(*case.mask_shape)
+    return c, o
+
+
+def _attention(case):
+    data = inputs.attention_inputs(case)
+    c, o = _attention_case(case, data)
     return _Call(lambda n: LIBRARY.bench_attention(ctypes.byref(c), n), lambda: {"output": o}, data)
+
+
+def _training(case):
+    data = inputs.attention_inputs(case)
+    c, o = _attention_case(case, data)
+    rows = [inputs.aligned(o.shape[:3], np.float64 if case.dtype == "f64" else np.float32) for _ in range(2)]
+    found = {"d" + name: inputs.aligned(data[name].shape, data[name].dtype) for name in "qkv"}
+    g = Gradients(data["d_o"].ctypes.data, *(a.ctypes.data for a in (*rows, *found.values())))
+    return _Call(lambda n: LIBRARY.bench_attention_training(ctypes.byref(c), ctypes.byref(g), n),
+                 lambda: {"output": o, **found}, (data, rows))
 
 
 class _Module:
@@ -121,4 +142,6 @@ def _module(case):
 
 
 def variants(case):
+    if isinstance(case, AttentionTraining):
+        return [("", lambda: _training(case))]
     return [("", lambda: _attention(case) if isinstance(case, Attention) else _module(case))]

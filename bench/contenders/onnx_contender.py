@@ -8,7 +8,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import inputs
-from cases import Attention
+from cases import Attention, AttentionTraining
 from contenders import Call, Unsupported
 
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float64): TensorProto.DOUBLE,
@@ -170,6 +170,8 @@ def _plain_module(case):
 
 
 def variants(case):
+    if isinstance(case, AttentionTraining):
+        raise Unsupported("computes no gradients")
     if case.dtype == "bf16":
         raise Unsupported("its CPU kernels have no bf16")
     if not isinstance(case, Attention):

@@ -2,7 +2,7 @@
 import torch
 
 import inputs
-from cases import Attention
+from cases import Attention, AttentionTraining
 from contenders import Call
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -44,6 +44,20 @@ def _attention(case):
     return _Call(lambda: sdpa(q, k, v, **options), ["output"])
 
 
+def _training(case):
+    with torch.inference_mode(False):
+        q, k, v, mask, d_o = (None if a is None else _tensor(a).clone() for a in inputs.attention_inputs(case).values())
+        inner = [x.requires_grad_() for x in (q, k, v)]
+    options = {"attn_mask": mask, "is_causal": case.mode == "causal", "enable_gqa": case.kv_heads != case.n_heads}
+
+    def step():
+        with torch.inference_mode(False):
+            output = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+            return (output, *torch.autograd.grad(output, inner, d_o))
+
+    return _Call(step, ["output", "dq", "dk", "dv"])
+
+
 def _module(case):
     data = {name: _tensor(array) for name, array in inputs.module_inputs(case).items()}
     x = data.pop("x")
@@ -54,4 +68,6 @@ def _module(case):
 
 
 def variants(case):
+    if isinstance(case, AttentionTraining):
+        return [("", lambda: _training(case))]
     return [("", lambda: _attention(case) if isinstance(case, Attention) else _module(case))]

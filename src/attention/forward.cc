@@ -132,7 +132,8 @@ void run(const Problem& p, const Outputs& out) {
 }  // namespace
 
 void forward(const Call& call, DType bias_dtype) {
-  const Problem problem = make_problem(call.q, call.k, call.v, call.options, bias_dtype);
+  const Problem problem =
+      make_problem(call.q, call.k, call.v, call.options, bias_dtype, call.own_memory);
   run(problem, check_outputs(problem, call));
 }
 

@@ -189,11 +189,11 @@ struct Wanted {
   Output& checked;
 };
 
-void check_output(const Problem& p, const Wanted& wanted) {
+void check_output(const Problem& p, const Wanted& wanted, bool own_memory) {
   if (wanted.view.dtype != wanted.dtype)
     core::throw_dtype(wanted.name, wanted.view.dtype, name_of(wanted.dtype));
   core::check_shape(wanted.name, wanted.view.shape, wanted.shape_of(p));
-  check_writable(wanted.name, wanted.view);
+  if (!own_memory) check_writable(wanted.name, wanted.view);
   // Nothing is to be written to an empty tensor, so no work is planned for it.
   const bool empty = element_count(wanted.view.shape) == 0;
   wanted.checked = {
@@ -204,10 +204,11 @@ void check_output(const Problem& p, const Wanted& wanted) {
 }  // namespace
 
 Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                     const AttentionOptions& options, std::optional<DType> bias_dtype) {
+                     const AttentionOptions& options, std::optional<DType> bias_dtype,
+                     bool own_memory) {
   kernels::require_valid_isa();
   require_valid_kernel();
-  check_inputs(q, k, v);
+  if (!own_memory) check_inputs(q, k, v);
   Problem p;
   p.dtype = q.dtype;
   p.row_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -233,16 +234,19 @@ Outputs check_outputs(const Problem& p, const Call& call) {
        out.average_weights},
   };
   const auto is_wanted = [&](const Wanted& w) { return &w == all || w.view.data != nullptr; };
+  const auto is_own = [&](const Wanted& w) { return call.own_memory && &w == all; };
   for (const Wanted& wanted : all)
-    if (is_wanted(wanted)) check_output(p, wanted);
+    if (is_wanted(wanted)) check_output(p, wanted, is_own(wanted));
   for (const Wanted& wanted : all) {
-    if (!is_wanted(wanted)) continue;
+    if (!is_wanted(wanted) || is_own(wanted)) continue;
     const auto apart_from = [&](const char* other, const ConstTensorView& view) {
       check_apart(wanted.name, wanted.view, other, view);
     };
-    apart_from("q", call.q);
-    apart_from("k", call.k);
-    apart_from("v", call.v);
+    if (!call.own_memory) {
+      apart_from("q", call.q);
+      apart_from("k", call.k);
+      apart_from("v", call.v);
+    }
     if (call.options.mask) apart_from("mask", call.options.mask->view());
     if (call.options.second_mask) apart_from("second_mask", call.options.second_mask->view());
     for (const Wanted* other = all; other != &wanted; ++other)

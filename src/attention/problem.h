@@ -35,7 +35,8 @@ struct Outputs {
 
 // Checks q, k, v and options. A bias may have `bias_dtype` instead of q's dtype.
 Problem make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                     const AttentionOptions& options, std::optional<DType> bias_dtype = {});
+                     const AttentionOptions& options, std::optional<DType> bias_dtype = {},
+                     bool own_memory = false);
 
 // All tensors of a call, for what concerns them together.
 struct Call {
@@ -45,6 +46,8 @@ struct Call {
   const AttentionOptions& options;
   const TensorView& o;
   const AttentionExtras& extras;
+  // q, k, v and o are memory of the layer above: of good form, and apart from everything else.
+  bool own_memory = false;
 };
 
 // Checks the outputs against the problem, and that they share no element with an input, with each

@@ -82,7 +82,7 @@ void MultiheadAttention::State::run(module::Call& call, std::uint64_t dropout_se
   AttentionExtras extras;
   ask_for_weights(call, computed, extras);
   attention::forward({q.heads(sizes.n_heads), k.heads(sizes.n_kv_heads), v.heads(sizes.n_kv_heads),
-                      call.attention, o.heads(sizes.n_heads), extras},
+                      call.attention, o.heads(sizes.n_heads), extras, true},
                      options.dtype);
   project_output(*projections, o, output);
   if (narrow) core::convert(computed, weights);

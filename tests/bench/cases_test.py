@@ -6,7 +6,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 
-from cases import MODES, Attention, Module, fields  # noqa: E402
+from cases import MODES, Attention, AttentionTraining, Module, fields  # noqa: E402
 from goals import ROWS  # noqa: E402
 
 
@@ -26,6 +26,9 @@ class Work(unittest.TestCase):
         queries = 2 * 32 * 128 * 4
         self.assertEqual(alone.bytes - queries, 4 * (shared.bytes - queries))
 
+    def test_training_makes_five_more_products(self):
+        self.assertEqual(AttentionTraining(1, 2, 3, 5, 8).flops, 7 * 2 * 2 * 3 * 5 * 8)
+
     def test_the_module_projects_four_times(self):
         self.assertEqual(Module(2, 16, 512, 8).flops, 2 * (2 * 16) * 4 * 512 * 512 + 2 * 4 * 16 * 16 * 512)
 
@@ -34,6 +37,7 @@ class Names(unittest.TestCase):
     def test_say_what_is_computed(self):
         self.assertEqual(Attention(1, 8, 16, 32, 64, "causal").name, "attention 1,8,16,32,64 causal")
         self.assertEqual(Attention(1, 32, 1, 8192, 128, n_kv_heads=8).name, "decode 1,32,1,8192,128 on 8")
+        self.assertEqual(AttentionTraining(1, 8, 16, 32, 64).name, "training 1,8,16,32,64")
         self.assertEqual(Module(1, 4, 8, 2, weights=True).name, "module 1,4,8,2 weights")
 
     def test_of_the_goals_are_different(self):
