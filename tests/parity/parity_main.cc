@@ -69,7 +69,8 @@ void print(const Table& table) {
                 row.difference.units, allowed(key.first, key.second), row.worst_case.c_str());
     near_zero += row.difference.near_zero;
   }
-  std::printf("bf16 by kernels that round weights: 2^-8 of the row's scale more\n");
+  std::printf(
+      "bf16 by kernels that round weights: 2^-8 of the row's scale more; modules on AMX: 2^-6\n");
   std::printf("16-bit elements near zero, judged by 2e-6 of the row's scale instead: %zu\n",
               near_zero);
 }

@@ -62,7 +62,8 @@ Difference run_module(const Case& c) {
       "output", result.output, c.tensor("expected.output"), Scale::given, c.tensor("scale.output"),
       std::max(test::weight_rounding(c.dtype()), test::module_rounding(c.dtype())));
   if (result.weights)
-    d.add(compare("weights", *result.weights, c.tensor("expected.weights"), Scale::row));
+    d.add(compare("weights", *result.weights, c.tensor("expected.weights"), Scale::row, {},
+                  test::module_rounding(c.dtype())));
   return d;
 }
 

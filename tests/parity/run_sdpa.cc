@@ -63,9 +63,10 @@ Difference run_sdpa(const Case& c) {
   Difference d =
       compare("output", output, c.tensor("expected.output"), Scale::given, c.tensor("scale.output"),
               test::weight_rounding(std::string_view(plan.kernel)));
+  const double of_sums = test::sum_rounding(std::string_view(plan.kernel));
   for (const Extra& extra : kExtras)
     if (const std::string name = std::string("expected.") + extra.name; c.has(name))
-      d.add(compare(extra.name, extras.*extra.view, c.tensor(name), extra.scale));
+      d.add(compare(extra.name, extras.*extra.view, c.tensor(name), extra.scale, {}, of_sums));
   return d;
 }
 
