@@ -43,21 +43,37 @@ HWY_INLINE void add_tile_product() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
 
-// The tiles of this thread are set up for as long as it lives.
+// The tiles of this thread are set up for as long as it lives. Then they are set up as before:
+// libraries that share our threads take theirs to be as they left them.
 class TileSession {
  public:
   TileSession() {
-    struct {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } config;
-    static_assert(sizeof(config) == 64);
-    asm volatile("ldtilecfg %0" ::"m"(config));
+    Config ours;
+    ours.palette = 1;
+    for (int tile = 0; tile < 8; ++tile) {
+      ours.row_bytes[tile] = 64;
+      ours.rows[tile] = 16;
+    }
+    asm volatile("sttilecfg %0" : "=m"(before_));
+    asm volatile("ldtilecfg %0" ::"m"(ours));
   }
-  ~TileSession() { asm volatile("tilerelease"); }
+  ~TileSession() {
+    if (before_.palette == 0)
+      asm volatile("tilerelease");
+    else
+      asm volatile("ldtilecfg %0" ::"m"(before_));
+  }
   TileSession(const TileSession&) = delete;
   TileSession& operator=(const TileSession&) = delete;
+
+ private:
+  struct Config {
+    std::uint8_t palette = 0, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {};
+    std::uint8_t rows[16] = {};
+  };
+  static_assert(sizeof(Config) == 64);
+  Config before_;
 };
 
 // Rows of a matrix of tiles, in bytes.

@@ -2,6 +2,8 @@
 #include "kernels/bf16/amx_forward.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -46,6 +48,24 @@ TEST(Bf16AmxForward, KeysInPlaceAndCopied) {
     expect_same_bits(run(p), expected);
   }
 }
+
+#if defined(__x86_64__)
+// Other libraries on this thread keep their tiles.
+TEST(Bf16AmxForward, TilesAreLeftAsTheyWere) {
+  if (!kernels::bf16_amx_available()) GTEST_SKIP() << "this CPU has no AMX";
+  struct Config {
+    unsigned char palette = 1, rest[15] = {};
+    std::uint16_t row_bytes[16] = {32, 16};
+    unsigned char rows[16] = {8, 4};
+  } before, after;
+  asm volatile("ldtilecfg %0" ::"m"(before));
+  const HeadProblem p = problem({20, 30, 8, 8});
+  expect_close(p, run(p));
+  asm volatile("sttilecfg %0" : "=m"(after));
+  asm volatile("tilerelease");
+  EXPECT_EQ(std::memcmp(&before, &after, sizeof(before)), 0);
+}
+#endif
 
 // What grows late is rescaled late, by a lot.
 TEST(Bf16AmxForward, LargestScoreGrows) {
