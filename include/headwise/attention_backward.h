@@ -18,6 +18,10 @@ struct AttentionState {
   // scores are huge.
   ConstTensorView row_max;  // [..., n_heads, T_q], f32 (f64 for f64)
   ConstTensorView row_sum;  // [..., n_heads, T_q]
+  // Gradients of AttentionExtras::weights and average_weights, for a loss on attention itself; data
+  // null: there is none. In the dtype of q.
+  ConstTensorView d_weights{};          // [..., n_heads, T_q, T_k]
+  ConstTensorView d_average_weights{};  // [..., T_q, T_k]
 };
 
 // What to compute; leave a view's data null for "not wanted", and its work is left out. Each has

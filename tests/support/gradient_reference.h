@@ -46,7 +46,9 @@ struct ReferenceGradients {
 inline ReferenceGradients reference_gradients(const ConstTensorView& q, const ConstTensorView& k,
                                               const ConstTensorView& v,
                                               const AttentionOptions& options,
-                                              const ConstTensorView& d_o) {
+                                              const ConstTensorView& d_o,
+                                              const ConstTensorView& d_weights = {},
+                                              const ConstTensorView& d_average = {}) {
   const AttentionReference r = reference_call(q, k, v, options);
   ReferenceGradients g;
   g.dq = ReferenceGradient(q.shape);
@@ -81,6 +83,20 @@ inline ReferenceGradients reference_gradients(const ConstTensorView& q, const Co
         for (std::size_t i = 0; i < r.d_v; ++i) {
           dp[j] += vd[t * r.d_v + i] * vv[j * r.d_v + i];
           dp_size[j] += std::abs(vd[t * r.d_v + i] * vv[j * r.d_v + i]);
+        }
+        if (d_weights.data != nullptr) {
+          const double extra = broadcast_element(d_weights, at, r.n_heads, t, j);
+          dp[j] += extra;
+          dp_size[j] += std::abs(extra);
+        }
+        if (d_average.data != nullptr) {
+          const Shape batch(at.begin(), at.end() - 1);  // no heads
+          Shape index(batch);
+          index.push_back(t);
+          index.push_back(j);
+          const double extra = get(d_average, index) / static_cast<double>(r.n_heads);
+          dp[j] += extra;
+          dp_size[j] += std::abs(extra);
         }
       }
       const auto seen = [&](std::size_t j) {
@@ -137,7 +153,8 @@ struct BackwardRun {
 
   BackwardRun(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
               const AttentionOptions& options, const ConstTensorView& d_o,
-              Memory memory = Memory::contiguous)
+              Memory memory = Memory::contiguous, const ConstTensorView& d_weights = {},
+              const ConstTensorView& d_average = {})
       : dq(q.dtype, q.shape, memory), dk(k.dtype, k.shape, memory), dv(v.dtype, v.shape, memory) {
     const DType rows = q.dtype == DType::f64 ? DType::f64 : DType::f32;
     const Shape o_shape = attention_output_shape(q, k, v, options);
@@ -158,7 +175,8 @@ struct BackwardRun {
     };
     want_mask(options.mask, d_mask, wanted.d_mask);
     want_mask(options.second_mask, d_second_mask, wanted.d_second_mask);
-    scaled_dot_product_attention_backward(q, k, v, options, {d_o, o, row_max, row_sum}, wanted);
+    scaled_dot_product_attention_backward(q, k, v, options,
+                                          {d_o, o, row_max, row_sum, d_weights, d_average}, wanted);
   }
 
   std::vector<std::byte> bits() const {

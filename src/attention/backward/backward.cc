@@ -61,6 +61,16 @@ std::size_t first_recomputed_query(const Problem& p) {
   return p.T_q - n_tail_queries(p);
 }
 
+kernels::FlashBackwardArgs sizes_of(const Problem& p) {
+  kernels::FlashBackwardArgs args;
+  args.dtype = p.dtype;
+  args.T_q = args.n_q = p.T_q;
+  args.T_k = args.n_k = p.T_k;
+  args.d_head = p.d_head;
+  args.d_v = p.d_v;
+  return args;
+}
+
 void Backward::prepare_rows(std::size_t index) const {
   const std::size_t b = index / p.n_heads, h = index % p.n_heads;
   const Shape position = batch_position(p.batch, b);
@@ -95,6 +105,12 @@ void Backward::prepare_rows(std::size_t index) const {
   }
   kernels::backward_rows({p.dtype, matrix_of(in.o, position, h), matrix_of(in.d_o, position, h),
                           rows.row_max + at, rows.inverse + at, rows.delta + at, p.d_v, 0, p.T_q});
+  if (in.d_weights.data == nullptr && in.d_average_weights.data == nullptr) return;
+  std::memset(rows.delta + at, 0, p.T_q * size);
+  const kernels::BackwardHead one = head(b, h);
+  kernels::FlashBackwardArgs args = sizes_of(p);
+  args.heads = &one;
+  kernels::backward_delta(args, rows.delta + at);
 }
 
 kernels::BackwardHead Backward::head(std::size_t b, std::size_t h) const {
@@ -110,17 +126,12 @@ kernels::BackwardHead Backward::head(std::size_t b, std::size_t h) const {
   one.delta = rows.delta + at;
   one.terms = terms_of(p, position, h);
   one.dropout = dropout_of(p, b, h);
+  if (in.d_weights.data != nullptr) one.d_weights[0] = matrix_of(in.d_weights, position, h);
+  if (in.d_average_weights.data != nullptr) {
+    one.d_weights[1] = matrix_of(in.d_average_weights, position, 0);
+    one.d_weights_factor[1] = 1.0 / static_cast<double>(p.n_heads);
+  }
   return one;
-}
-
-kernels::FlashBackwardArgs sizes_of(const Problem& p) {
-  kernels::FlashBackwardArgs args;
-  args.dtype = p.dtype;
-  args.T_q = args.n_q = p.T_q;
-  args.T_k = args.n_k = p.T_k;
-  args.d_head = p.d_head;
-  args.d_v = p.d_v;
-  return args;
 }
 
 // All query heads of one key and value head against the keys [j0, j0 + n_k).

@@ -1,5 +1,6 @@
 #include "attention/backward/gradients.h"
 
+#include <algorithm>
 #include <string>
 
 #include "attention/overlap.h"
@@ -57,6 +58,20 @@ BackwardInputs check_state(const Problem& p, const AttentionState& state) {
   in.o = check_state_tensor("o", state.o, p.o_shape, kMatrixPerHead, p);
   in.row_max = check_state_tensor("row_max", state.row_max, rows, kRowsPerHead, p);
   in.row_sum = check_state_tensor("row_sum", state.row_sum, rows, kRowsPerHead, p);
+  if (state.d_weights.data != nullptr) {
+    core::check_dtype("d_weights", state.d_weights.dtype, p.dtype);
+    Shape shape(rows);
+    shape.push_back(p.T_k);
+    in.d_weights = check_state_tensor("d_weights", state.d_weights, shape, kMatrixPerHead, p);
+  }
+  if (state.d_average_weights.data != nullptr) {
+    core::check_dtype("d_average_weights", state.d_average_weights.dtype, p.dtype);
+    Shape shape(p.o_shape.begin(), p.o_shape.end() - std::min<std::size_t>(p.o_shape.size(), 3));
+    shape.push_back(p.T_q);
+    shape.push_back(p.T_k);
+    in.d_average_weights =
+        check_state_tensor("d_average_weights", state.d_average_weights, shape, kMatrixPerBatch, p);
+  }
   return in;
 }
 
@@ -87,6 +102,9 @@ Gradients check_gradients(const Problem& p, const BackwardCall& call) {
     apart_from("o", state.o);
     apart_from("row_max", state.row_max);
     apart_from("row_sum", state.row_sum);
+    if (state.d_weights.data != nullptr) apart_from("d_weights", state.d_weights);
+    if (state.d_average_weights.data != nullptr)
+      apart_from("d_average_weights", state.d_average_weights);
     if (options.mask) apart_from("mask", options.mask->view());
     if (options.second_mask) apart_from("second_mask", options.second_mask->view());
     for (const Wanted* other = all; other != &one; ++other)

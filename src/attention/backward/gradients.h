@@ -17,6 +17,7 @@ struct BackwardCall {
 
 struct BackwardInputs {
   Input d_o, o, row_max, row_sum;
+  Input d_weights, d_average_weights;  // data null: none, or empty
 };
 
 // Data null: not wanted, or empty. Where q, k or a mask was broadcast, strides are 0.

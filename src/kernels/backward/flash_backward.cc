@@ -180,6 +180,39 @@ size_t flash_backward_scratch_on_target(const FlashBackwardArgs& a) {
   return size.bytes();
 }
 
+template <typename T>
+void delta_of_weights(const FlashBackwardArgs& a, T* delta) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t kLanes = kBackwardTile, N = kVectorLanes<T>;
+  runtime::ScratchFrame frame;
+  GradientTile<T> tile({a.dtype, a.d_head, a.d_v, kTileK}, frame);
+  HWY_ALIGN T sums[kLanes];
+  for (size_t t0 = 0; t0 < a.T_q; t0 += kLanes) {
+    const size_t n = std::min(kLanes, a.T_q - t0);
+    tile.load_queries(a.heads[0], t0, n);
+    std::fill_n(sums, kLanes, T{0});
+    for (size_t j0 = 0; j0 < a.T_k; j0 += kTileK) {
+      tile.load_keys(a.heads[0], j0, std::min(kTileK, a.T_k - j0));
+      if (!tile.run(j0)) continue;
+      for (size_t r = 0; r < tile.n_vectors * N; r += N) {
+        auto sum = hn::Zero(d);
+        for (size_t i = 0; i < tile.n_runs; ++i)
+          for (size_t j = tile.runs[i].j; j < tile.runs[i].j + tile.runs[i].n; ++j)
+            sum = hn::Add(sum, hn::Load(d, tile.ds + j * kLanes + r));
+        hn::Store(hn::Add(hn::Load(d, sums + r), sum), d, sums + r);
+      }
+    }
+    std::copy_n(sums, n, delta + t0);
+  }
+}
+
+void backward_delta_on_target(const FlashBackwardArgs& a, void* delta) {
+  if (a.dtype == DType::f64)
+    delta_of_weights(a, static_cast<double*>(delta));
+  else
+    delta_of_weights(a, static_cast<float*>(delta));
+}
+
 // delta: a chain over the features, with queries in lanes: the same bits for any vector.
 template <typename T>
 void rows(const BackwardRowsArgs& a) {
@@ -232,6 +265,7 @@ namespace headwise::kernels {
 HWY_EXPORT(flash_backward_on_target);
 HWY_EXPORT(flash_backward_scratch_on_target);
 HWY_EXPORT(backward_rows_on_target);
+HWY_EXPORT(backward_delta_on_target);
 
 std::size_t flash_backward_scratch(const FlashBackwardArgs& args) {
   return HWY_DYNAMIC_DISPATCH(flash_backward_scratch_on_target)(args);
@@ -243,6 +277,10 @@ void flash_backward(const FlashBackwardArgs& args) {
 
 void backward_rows(const BackwardRowsArgs& args) {
   if (args.n_q != 0) HWY_DYNAMIC_DISPATCH(backward_rows_on_target)(args);
+}
+
+void backward_delta(const FlashBackwardArgs& args, void* delta) {
+  HWY_DYNAMIC_DISPATCH(backward_delta_on_target)(args, delta);
 }
 
 }  // namespace headwise::kernels

@@ -29,6 +29,9 @@ struct BackwardHead {
   const void* delta = nullptr;    // [T_q] sum over i of d_o o
   ScoreTerms terms;
   Dropout dropout;
+  // Gradients of the weights after dropout, in dtype, each times its factor; data null: none.
+  ConstMatrix d_weights[2] = {};  // [T_q, T_k]
+  double d_weights_factor[2] = {1.0, 1.0};
 };
 
 struct FlashBackwardArgs {
@@ -61,5 +64,9 @@ struct BackwardRowsArgs {
 };
 
 void backward_rows(const BackwardRowsArgs& args);
+
+// delta where weights have gradients: the sum of P dP over all keys, for all queries of heads[0],
+// whose own delta must be 0 until it is written here.
+void backward_delta(const FlashBackwardArgs& args, void* delta);
 
 }  // namespace headwise::kernels

@@ -126,6 +126,9 @@ class GradientTile {
     n_runs = runs_of(mask, at.n, runs);
     form(qt_, key_rows(j), sizes_.d_head, p);
     form(d_ot_, value_rows(j), sizes_.d_v, ds);
+    for (int n = 0; n < 2; ++n)
+      if (head_->d_weights[n].data != nullptr)
+        add_weights_gradient(at, head_->d_weights[n], head_->d_weights_factor[n]);
     if (mask.any_hidden) split_hidden();
     const bool masked = mask.any_hidden || mask.biased;
     if (head_->dropout.p > 0)
@@ -164,6 +167,24 @@ class GradientTile {
             width, kLanes, to + run.j * kLanes + lane, tile_max_ + lane);
       });
     }
+  }
+
+  // dP += factor * d_weights in the runs.
+  void add_weights_gradient(const TilePlace& at, const ConstMatrix& from, double factor) {
+    const D d;
+    T *by_row = mask.rows, *in_lanes = mask.rows + kLanes * kTileK;  // free after the mask
+    for (size_t r = 0; r < at.n_lanes; ++r)
+      widen_row(advance(from.data, sizes_.dtype,
+                        static_cast<std::ptrdiff_t>(at.t0 + r) * from.stride_t +
+                            static_cast<std::ptrdiff_t>(at.j0) * from.stride_i),
+                sizes_.dtype, from.stride_i, at.n, by_row + r * kTileK);
+    rows_to_lanes(Strided<const T>{by_row, kTileK}, at.n_lanes, at.n, in_lanes, kLanes,
+                  Scale<T>(factor));
+    for (size_t i = 0; i < n_runs; ++i)
+      for (size_t j = runs[i].j; j < runs[i].j + runs[i].n; ++j)
+        for (size_t x = j * kLanes + static_cast<size_t>(runs[i].skipped) * N;
+             x < j * kLanes + n_vectors * N; x += N)
+          hn::Store(hn::Add(hn::Load(d, ds + x), hn::Load(d, in_lanes + x)), d, ds + x);
   }
 
   // Bits of hidden keys as words of T's size: words_[w][lane].

@@ -128,6 +128,69 @@ TEST(AttentionBackward, EqualsTheDefinitionForLongCalls) {
   }
 }
 
+// A loss on the weights themselves, of each head and averaged, beside one on the output or alone.
+TEST(AttentionBackward, GradientsThroughReturnedWeights) {
+  test::for_each_isa([] {
+    for (unsigned seed = 2500; seed < 2524; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      const DType dtype = kDTypes[seed % 4];
+      const RandomCall call(seed, dtype, {1, 17, 70, 130});
+      const Shape o = call.d_o.shape();
+      std::mt19937 random(seed);
+      StridedTensor each(dtype, {o[0], o[1], o[2], call.k.shape()[2]}, test::kWritable[seed % 6]);
+      StridedTensor average(dtype, {o[0], o[2], call.k.shape()[2]}, test::kWritable[seed % 5]);
+      each.fill_normal(random);
+      average.fill_normal(random, 3.0);
+      const ConstTensorView d_each = seed % 3 != 0 ? each.view() : ConstTensorView();
+      const ConstTensorView d_average = seed % 3 != 1 ? average.view() : ConstTensorView();
+      const BackwardRun run(call.q, call.k, call.v, call.options, call.d_o, Memory::contiguous,
+                            d_each, d_average);
+      run.expect(test::reference_gradients(call.q, call.k, call.v, call.options, call.d_o, d_each,
+                                           d_average));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  });
+}
+
+TEST(AttentionBackward, GradientsThroughWeightsEqualCentralDifferences) {
+  std::mt19937 random(26);
+  const Shape shape{1, 2, 4, 3}, scores{1, 2, 4, 4}, mean{1, 4, 4};
+  StridedTensor q(DType::f64, shape), k(DType::f64, shape), v(DType::f64, shape),
+      d_o(DType::f64, shape), d_weights(DType::f64, scores), d_average(DType::f64, mean);
+  for (StridedTensor* x : {&q, &k, &v, &d_o, &d_weights, &d_average}) x->fill_normal(random);
+  AttentionOptions options;
+  options.causal = CausalAlign::top_left;
+  options.dropout_p = 0.3;
+  const auto sum_of_products = [&] {
+    StridedTensor o(DType::f64, shape), weights(DType::f64, scores), average(DType::f64, mean);
+    AttentionExtras extras;
+    extras.weights = weights.view();
+    extras.average_weights = average.view();
+    scaled_dot_product_attention(q, k, v, options, o.view(), extras);
+    double sum = 0;
+    test::for_each_index(shape, [&](const Shape& at) { sum += o(at) * d_o(at); });
+    test::for_each_index(scores, [&](const Shape& at) { sum += weights(at) * d_weights(at); });
+    test::for_each_index(mean, [&](const Shape& at) { sum += average(at) * d_average(at); });
+    return sum;
+  };
+  const BackwardRun run(q, k, v, options, d_o, Memory::contiguous, d_weights, d_average);
+  const auto check = [&](StridedTensor& x, const StridedTensor& gradient) {
+    test::for_each_index(shape, [&](const Shape& at) {
+      constexpr double kStep = 1e-5;
+      const double before = x(at);
+      x.set(at, before + kStep);
+      const double above = sum_of_products();
+      x.set(at, before - kStep);
+      const double below = sum_of_products();
+      x.set(at, before);
+      EXPECT_NEAR(gradient(at), (above - below) / (2 * kStep), 1e-8) << to_string(at);
+    });
+  };
+  check(q, run.dq);
+  check(k, run.dk);
+  check(v, run.dv);
+}
+
 // sum(o * d_o), whose derivatives the gradients are.
 double loss(const RandomCall& call) {
   StridedTensor o(DType::f64, call.d_o.shape());

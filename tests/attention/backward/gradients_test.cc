@@ -52,6 +52,9 @@ TEST(BackwardGradients, StateMustFitTheOutput) {
   EXPECT_EQ(refused(&AttentionState::row_max, rows), "row_max");
   EXPECT_EQ(refused(&AttentionState::row_max, rows64), "row_max");
   EXPECT_EQ(refused(&AttentionState::row_sum, rows), "row_sum");
+  EXPECT_EQ(refused(&AttentionState::d_weights, wrong), "d_weights");
+  EXPECT_EQ(refused(&AttentionState::d_weights, f64), "d_weights");
+  EXPECT_EQ(refused(&AttentionState::d_average_weights, rows), "d_average_weights");
 }
 
 TEST(BackwardGradients, GradientsMustFitWhatTheyAreOf) {
