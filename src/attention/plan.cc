@@ -46,16 +46,19 @@ DecodeCut cut_decode(const Problem& p) {
   return cut;
 }
 
-// Queries of a task. Groups of blocks share work, so that they are as large as leaves a number of
-// tasks that can be dealt out evenly; their bits don't depend on it.
+// Queries of a task. Groups of blocks share work (of few keys, bringing them into lanes), so that
+// they are as large as leaves a number of tasks that can be dealt out evenly; their bits don't
+// depend on it.
 std::size_t block_queries(const Problem& p, Kernel kernel) {
   const std::size_t block = std::max<std::size_t>(kernels::flash_forward_block(p.dtype), 1);
-  if (kernel != Kernel::bf16_amx) return block;
+  std::size_t most = 1;
+  if (kernel == Kernel::bf16_amx) most = kernels::kAmxGroup / block;
+  if (kernel == Kernel::flash && p.T_k <= kernels::kFewKeys) most = 8;
   constexpr std::size_t kFewestTasks = 16;
   const std::size_t n_blocks = (p.T_q + block - 1) / block;
   const std::size_t n_heads = p.n_batch * p.n_heads;
   const std::size_t fair = n_blocks * std::min(n_heads, kFewestTasks) / kFewestTasks;
-  return block * std::clamp<std::size_t>(fair, 1, kernels::kAmxGroup / block);
+  return block * std::clamp<std::size_t>(fair, 1, most);
 }
 
 }  // namespace
@@ -109,6 +112,10 @@ std::size_t scratch_bytes(const Problem& p, const Plan& plan, std::size_t n_thre
   args.T_k = p.T_k;
   args.d_head = p.d_head;
   args.d_v = p.d_v;
+  args.T_q = p.T_q;
+  args.q.stride_i = p.q.at.i;
+  args.k.stride_i = p.k.at.i;
+  args.v.stride_i = p.v.at.i;
   args.n_q = std::min(plan.block_q, p.T_q - plan.tail);
   std::size_t each_thread = plan.kernel == Kernel::bf16_amx ? kernels::bf16_amx_scratch(args)
                             : plan.kernel == Kernel::bf16_dot

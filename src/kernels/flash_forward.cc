@@ -14,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "kernels/flash_forward.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+#include "kernels/few_keys-inl.h"
 #include "kernels/flash_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -90,16 +91,41 @@ using F32Products = FmaProducts<NV, float>;
 template <int NV>
 using F64Products = FmaProducts<NV, double>;
 
+template <template <int> class Products>
+size_t scratch_on_target(const FlashForwardArgs& a) {
+  using T = typename Products<kWidestNV>::T;
+  if (!suits_few_keys<T>(a)) return scratch_of_blocks<Products>(a);
+  runtime::ScratchSize size;
+  take_few_keys_memory<T>(a, size);
+  return size.bytes();
+}
+
+template <template <int> class Products>
+void run_on_target(const FlashForwardArgs& a) {
+  using T = typename Products<kWidestNV>::T;
+  if (!suits_few_keys<T>(a)) {
+    run_blocks<Products>(a);
+    return;
+  }
+  runtime::ScratchFrame frame;
+  run_few_keys<T>(a, take_few_keys_memory<T>(a, frame), [&](size_t t0, size_t n) {
+    FlashForwardArgs block = a;
+    block.t0 = t0;
+    block.n_q = n;
+    run_blocks<Products>(block);
+  });
+}
+
 size_t flash_forward_scratch_on_target(const FlashForwardArgs& a) {
-  return a.dtype == DType::f64 ? scratch_of_blocks<F64Products>(a)
-                               : scratch_of_blocks<F32Products>(a);
+  return a.dtype == DType::f64 ? scratch_on_target<F64Products>(a)
+                               : scratch_on_target<F32Products>(a);
 }
 
 void flash_forward_on_target(const FlashForwardArgs& a) {
   if (a.dtype == DType::f64)
-    run_blocks<F64Products>(a);
+    run_on_target<F64Products>(a);
   else
-    run_blocks<F32Products>(a);
+    run_on_target<F32Products>(a);
 }
 
 }  // namespace headwise::kernels::HWY_NAMESPACE

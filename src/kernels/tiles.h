@@ -11,5 +11,8 @@ inline constexpr std::size_t kTileK = 64;
 // along a balanced binary tree, so that threads, splits and ranks may own any of them.
 inline constexpr std::size_t kLeafK = 512;
 static_assert(kLeafK % kTileK == 0);
+// Heads with so few keys have short cuts, which share work over groups of queries. Not part of the
+// order: their bits are the same.
+inline constexpr std::size_t kFewKeys = 16;
 
 }  // namespace headwise::kernels
