@@ -42,8 +42,7 @@ int run_with_environment(const std::string& value) {
 }
 
 TEST(Isa, EnvironmentTakesEffect) {
-  for (const std::string& name : available_isas())
-    EXPECT_EQ(run_with_environment(name), 0) << name;
+  for (const std::string& name : available_isas()) EXPECT_EQ(run_with_environment(name), 0) << name;
   EXPECT_EQ(run_with_environment("pentium"), 0);
 }
 

@@ -1,6 +1,7 @@
 // The definition of attention for one head, in double, element by element: what every kernel and
 // every path is compared with. Slow on purpose; nothing here is shared with the library's
-// arithmetic but the reference generator of dropout. Needs no GoogleTest: `headwise verify` uses it.
+// arithmetic but the reference generator of dropout. Needs no GoogleTest: `headwise verify` uses
+// it.
 #pragma once
 
 #include <algorithm>
