@@ -34,15 +34,26 @@ class Call {
   std::optional<Input> mask_;
 };
 
+// The arguments that all calls have in common.
+void set_options(Call& call, bool is_causal, std::optional<double> scale, bool enable_gqa) {
+  if (is_causal) call.options.causal = CausalAlign::top_left;
+  call.options.scale = scale;
+  call.options.enable_gqa = enable_gqa;
+}
+
+// A forward call that keeps its state, and its gradients, drop by the same seed.
+void set_dropout(Call& call, nb::handle p, std::uint64_t seed) {
+  call.options.dropout_p = probability_argument("dropout_p", p);
+  call.options.dropout_seed = seed;
+}
+
 nb::object attention(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
                      nb::handle dropout_p, bool is_causal, std::optional<double> scale,
                      bool enable_gqa) {
   Call call(query, key, value, attn_mask);
   call.options.dropout_p = probability_argument("dropout_p", dropout_p);
   if (call.options.dropout_p > 0.0) call.options.dropout_seed = default_generator().next_u64();
-  if (is_causal) call.options.causal = CausalAlign::top_left;
-  call.options.scale = scale;
-  call.options.enable_gqa = enable_gqa;
+  set_options(call, is_causal, scale, enable_gqa);
   Tensor o = with_python_names([&] {
     const ReleaseGil unlocked;
     return scaled_dot_product_attention(call.inputs.q(), call.inputs.k(), call.inputs.v(),
@@ -51,22 +62,13 @@ nb::object attention(nb::handle query, nb::handle key, nb::handle value, nb::han
   return array_like(query, std::move(o));
 }
 
-// The arguments that a forward call and its gradients have in common.
-void set_options(Call& call, nb::handle dropout_p, std::uint64_t dropout_seed, bool is_causal,
-                 std::optional<double> scale, bool enable_gqa) {
-  call.options.dropout_p = probability_argument("dropout_p", dropout_p);
-  call.options.dropout_seed = dropout_seed;
-  if (is_causal) call.options.causal = CausalAlign::top_left;
-  call.options.scale = scale;
-  call.options.enable_gqa = enable_gqa;
-}
-
 nb::tuple attention_with_state(nb::handle query, nb::handle key, nb::handle value,
                                nb::handle attn_mask, nb::handle dropout_p, bool is_causal,
                                std::optional<double> scale, bool enable_gqa,
                                std::uint64_t dropout_seed) {
   Call call(query, key, value, attn_mask);
-  set_options(call, dropout_p, dropout_seed, is_causal, scale, enable_gqa);
+  set_dropout(call, dropout_p, dropout_seed);
+  set_options(call, is_causal, scale, enable_gqa);
   const ConstTensorView q = call.inputs.q(), k = call.inputs.k(), v = call.inputs.v();
   Tensor o, row_max, row_sum;
   with_python_names([&] {
@@ -92,7 +94,8 @@ nb::tuple attention_backward(nb::handle grad_output, nb::handle query, nb::handl
                              bool is_causal, std::optional<double> scale, bool enable_gqa,
                              std::uint64_t dropout_seed) {
   Call call(query, key, value, attn_mask);
-  set_options(call, dropout_p, dropout_seed, is_causal, scale, enable_gqa);
+  set_dropout(call, dropout_p, dropout_seed);
+  set_options(call, is_causal, scale, enable_gqa);
   const Input d_o("grad_output", grad_output), o("output", output), m("row_max", row_max),
       l("row_sum", row_sum);
   const ConstTensorView q = call.inputs.q(), k = call.inputs.k(), v = call.inputs.v();
@@ -120,8 +123,7 @@ nb::tuple attention_backward(nb::handle grad_output, nb::handle query, nb::handl
 AttentionPlan explain(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
                       bool is_causal, bool enable_gqa) {
   Call call(query, key, value, attn_mask);
-  if (is_causal) call.options.causal = CausalAlign::top_left;
-  call.options.enable_gqa = enable_gqa;
+  set_options(call, is_causal, {}, enable_gqa);
   return with_python_names([&] {
     return explain_attention(call.inputs.q(), call.inputs.k(), call.inputs.v(), call.options);
   });

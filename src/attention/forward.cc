@@ -12,8 +12,6 @@
 #include "attention/tasks.h"
 #include "headwise/attention.h"
 #include "kernels/attention_weights.h"
-#include "kernels/bf16/amx_forward.h"
-#include "kernels/bf16/dot_forward.h"
 #include "kernels/decode/decode_weights.h"
 #include "kernels/flash_forward.h"
 #include "runtime/scratch.h"
@@ -79,12 +77,7 @@ void Forward::run_block(const Task& task, const Shape& position) const {
   args.n_q = task.n_q;
   args.terms = terms_of(p, position, task.h);
   args.dropout = dropout_of(p, task.b, task.h);
-  if (plan.kernel == Kernel::bf16_amx)
-    kernels::bf16_amx_forward(args);
-  else if (plan.kernel == Kernel::bf16_dot)
-    kernels::bf16_dot_forward(args);
-  else
-    kernels::flash_forward(args);
+  block_kernel(plan.kernel).run(args);
 }
 
 // One block of queries of one batch index, all its heads: a mean without a matrix for each head.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "headwise/plan.h"
 #include "kernels/bf16/amx_forward.h"
 #include "kernels/bf16/dot_forward.h"
+#include "kernels/flash_forward.h"
 
 namespace headwise {
 namespace {
@@ -22,20 +24,39 @@ struct KernelEntry {
   const char* name;
   bool (*on_this_cpu)();
   bool (*can_compute)(const attention::Problem&);
+  attention::BlockKernel block;
 };
 
+bool always() { return true; }
+bool any_problem(const attention::Problem&) { return true; }
+
 constexpr KernelEntry kKernels[] = {
-    {Kernel::flash, "flash", [] { return true; }, [](const attention::Problem&) { return true; }},
-    {Kernel::decode, "decode", [] { return true; }, [](const attention::Problem&) { return true; }},
-    {Kernel::bf16_amx, "bf16_amx", kernels::amx_on_cpu,
+    {Kernel::flash,
+     "flash",
+     always,
+     any_problem,
+     {kernels::flash_forward, kernels::flash_forward_scratch}},
+    {Kernel::decode, "decode", always, any_problem, {}},
+    {Kernel::bf16_amx,
+     "bf16_amx",
+     kernels::amx_on_cpu,
      [](const attention::Problem& p) {
        return p.dtype == DType::bf16 && !(p.dropout.p > 0) && kernels::bf16_amx_available();
-     }},
-    {Kernel::bf16_dot, "bf16_dot", kernels::bf16_dot_on_cpu,
+     },
+     {kernels::bf16_amx_forward, kernels::bf16_amx_scratch}},
+    {Kernel::bf16_dot,
+     "bf16_dot",
+     kernels::bf16_dot_on_cpu,
      [](const attention::Problem& p) {
        return p.dtype == DType::bf16 && kernels::bf16_dot_available();
-     }},
+     },
+     {kernels::bf16_dot_forward, kernels::bf16_dot_scratch}},
 };
+
+const KernelEntry& entry_of(Kernel kernel) {
+  return *std::find_if(std::begin(kKernels), std::end(kKernels),
+                       [=](const KernelEntry& entry) { return entry.kernel == kernel; });
+}
 
 constexpr int kAuto = -1, kUnknown = -2;
 std::atomic<int> asked_for{kAuto};  // an index into kKernels, or one of the above
@@ -62,20 +83,18 @@ const bool chosen_from_environment = [] {
 
 [[noreturn]] void throw_unknown(const char* argument, std::string_view name) {
   std::string choices = "auto";
-  for (const std::string& kernel : available_kernels()) choices += ", " + kernel;
-  core::throw_argument(argument, "\"" + std::string(name.substr(0, 40)) + "\"",
-                       "one of " + choices);
+  for (const std::string& kernel : available_kernels()) choices.append(", ").append(kernel);
+  std::string found = "\"";  // appended to: g++ 12 sees overlap in a sum of strings
+  found.append(name.substr(0, 40)).append("\"");
+  core::throw_argument(argument, found, "one of " + choices);
 }
 
 }  // namespace
 
 namespace attention {
 
-const char* name_of(Kernel kernel) {
-  for (const KernelEntry& entry : kKernels)
-    if (entry.kernel == kernel) return entry.name;
-  return "";
-}
+const char* name_of(Kernel kernel) { return entry_of(kernel).name; }
+BlockKernel block_kernel(Kernel kernel) { return entry_of(kernel).block; }
 
 namespace {
 

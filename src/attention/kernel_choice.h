@@ -2,9 +2,11 @@
 // batch or the number of threads, for the kernels' bits differ.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "attention/problem.h"
+#include "kernels/flash_forward.h"
 
 namespace headwise::attention {
 
@@ -27,6 +29,14 @@ KernelChoice choose_kernel(const Problem& problem);
 std::size_t n_tail_queries(const Problem& problem);
 
 const char* name_of(Kernel kernel);
+
+// How a kernel that takes blocks of queries, every one but decode, computes one, and what memory it
+// takes for that.
+struct BlockKernel {
+  void (*run)(const kernels::FlashForwardArgs&);
+  std::size_t (*scratch)(const kernels::FlashForwardArgs&);
+};
+BlockKernel block_kernel(Kernel kernel);
 
 // Throws ArgumentError when HEADWISE_KERNEL names no kernel of this CPU and set_kernel has not been
 // called since; costs one load.

@@ -4,7 +4,6 @@
 
 #include "attention/decode.h"
 #include "kernels/bf16/amx_forward.h"
-#include "kernels/bf16/dot_forward.h"
 #include "kernels/decode/flash_decode.h"
 #include "kernels/flash_forward.h"
 #include "kernels/tiles.h"
@@ -117,10 +116,7 @@ std::size_t scratch_bytes(const Problem& p, const Plan& plan, std::size_t n_thre
   args.k.stride_i = p.k.at.i;
   args.v.stride_i = p.v.at.i;
   args.n_q = std::min(plan.block_q, p.T_q - plan.tail);
-  std::size_t each_thread = plan.kernel == Kernel::bf16_amx ? kernels::bf16_amx_scratch(args)
-                            : plan.kernel == Kernel::bf16_dot
-                                ? kernels::bf16_dot_scratch(args)
-                                : kernels::flash_forward_scratch(args);
+  std::size_t each_thread = block_kernel(plan.kernel).scratch(args);
   if (plan.tail != 0) each_thread = std::max(each_thread, tail_scratch(p, plan));
   return n_threads * each_thread;
 }

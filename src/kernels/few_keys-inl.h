@@ -66,7 +66,7 @@ struct FewKeysMemory {
 template <typename T, class Frame>
 FewKeysMemory<T> take_few_keys_memory(const FlashForwardArgs& a, Frame& frame) {
   FewKeysMemory<T> memory;
-  memory.kt = frame.template take<T>(a.d_head * kTileK);
+  memory.kt = frame.template take<T>(a.d_head * kFewKeys);
   memory.q = frame.template take<T>(kQueryRows<T> * kTileK);
   memory.scores =
       frame.template take<T>(hwy::RoundUpTo(kBlockLanes<T, kWidestNV>, kQueryRows<T>) * kTileK);
@@ -115,11 +115,7 @@ HWY_INLINE void value_block(const T* HWY_RESTRICT p, Rows<T> v, size_t n, size_t
   const hn::ScalableTag<T> d;
   constexpr size_t N = kVectorLanes<T>;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NF];
-  HWY_UNROLL(16)
-  for (int r = 0; r < MR; ++r) {
-    HWY_UNROLL(4)
-    for (int x = 0; x < NF; ++x) acc[r][x] = hn::Zero(d);
-  }
+  set_zero<T>(acc);
   const T* row = v.data;
   for (size_t j = 0; j < n; ++j, row += v.stride, p += kLanes) {
     hn::Vec<hn::ScalableTag<T>> value[NF];
@@ -311,24 +307,21 @@ class FewKeysBlock {
   MaskTile<NV, T> mask_;
 };
 
-// All queries of a call that suits. `otherwise(t0, n)` takes those for whom a hidden value is a NaN
-// or an infinity.
-template <typename T, class Otherwise>
-void run_few_keys(const FlashForwardArgs& a, const FewKeysMemory<T>& memory,
-                  Otherwise&& otherwise) {
-  const Rows<T> v{static_cast<const T*>(a.v.data), a.v.stride_t};
-  const bool finite = all_finite(v, a.T_k, a.d_v);
+// A hidden value that is NaN or infinite has to stay out of sums: left to the flash block.
+template <typename T>
+bool has_plain_values(const FlashForwardArgs& a) {
+  return all_finite(Rows<T>{static_cast<const T*>(a.v.data), a.v.stride_t}, a.T_k, a.d_v);
+}
+
+// All queries of a call that suits and has plain values.
+template <typename T>
+void run_few_keys(const FlashForwardArgs& a, const FewKeysMemory<T>& memory) {
   const OneKey<T> one_key(a);
   rows_to_lanes(Strided<const T>{static_cast<const T*>(a.k.data), a.k.stride_t}, a.T_k, a.d_head,
                 memory.kt, hwy::RoundUpTo(a.T_k, kVectorLanes<T>), [](auto x) { return x; });
   for_each_block<T>(a.t0, a.n_q, [&](auto width, size_t t0, size_t n) {
     FewKeysBlock<decltype(width)::value, T> block(a, memory, t0, n);
-    const MaskTile<decltype(width)::value, T>& mask = block.read_masks();
-    if (one_key.run(t0, n, mask)) return;
-    if (mask.any_hidden && !finite)
-      otherwise(t0, n);
-    else
-      block.run();
+    if (!one_key.run(t0, n, block.read_masks())) block.run();
   });
 }
 

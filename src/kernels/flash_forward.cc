@@ -103,17 +103,12 @@ size_t scratch_on_target(const FlashForwardArgs& a) {
 template <template <int> class Products>
 void run_on_target(const FlashForwardArgs& a) {
   using T = typename Products<kWidestNV>::T;
-  if (!suits_few_keys<T>(a)) {
+  if (!suits_few_keys<T>(a) || !has_plain_values<T>(a)) {
     run_blocks<Products>(a);
     return;
   }
   runtime::ScratchFrame frame;
-  run_few_keys<T>(a, take_few_keys_memory<T>(a, frame), [&](size_t t0, size_t n) {
-    FlashForwardArgs block = a;
-    block.t0 = t0;
-    block.n_q = n;
-    run_blocks<Products>(block);
-  });
+  run_few_keys<T>(a, take_few_keys_memory<T>(a, frame));
 }
 
 size_t flash_forward_scratch_on_target(const FlashForwardArgs& a) {

@@ -83,6 +83,16 @@ HWY_INLINE V finite_base(D d, V m) {
   return hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, kNegInf<hn::TFromD<D>>)), m);
 }
 
+// All sums of a register block.
+template <typename T, int MR, int NV>
+HWY_INLINE void set_zero(hn::Vec<hn::ScalableTag<T>> (&acc)[MR][NV]) {
+  HWY_UNROLL(16)
+  for (int r = 0; r < MR; ++r) {
+    HWY_UNROLL(4)
+    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(hn::ScalableTag<T>());
+  }
+}
+
 // Rows of scores to s, and the largest of each lane into tile_max.
 template <int MR, int NV, typename T>
 HWY_INLINE void store_scores(const hn::Vec<hn::ScalableTag<T>> (&scores)[MR][NV], size_t lanes,
@@ -109,11 +119,7 @@ HWY_INLINE void score_rows(const T* HWY_RESTRICT qt, Rows<T> k, size_t d_head, s
   const hn::ScalableTag<T> d;
   constexpr size_t N = kVectorLanes<T>;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
-  HWY_UNROLL(16)
-  for (int r = 0; r < MR; ++r) {
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
-  }
+  set_zero<T>(acc);
   for (size_t i = 0; i < d_head; ++i) {
     hn::Vec<hn::ScalableTag<T>> q[NV];
     HWY_UNROLL(4)

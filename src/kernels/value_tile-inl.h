@@ -79,13 +79,8 @@ HWY_INLINE void add_run(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun& run,
 template <int MR, int NV, typename T>
 HWY_INLINE void value_rows(const T* HWY_RESTRICT p, Rows<T> v, const KeyRun* runs, size_t n_runs,
                            Update<T> update, T* HWY_RESTRICT o) {
-  const hn::ScalableTag<T> d;
   hn::Vec<hn::ScalableTag<T>> acc[MR][NV];
-  HWY_UNROLL(16)
-  for (int r = 0; r < MR; ++r) {
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(d);
-  }
+  set_zero<T>(acc);
   for (const KeyRun* run = runs; run != runs + n_runs; ++run) add_run<NV>(p, v, *run, acc);
   store_sums(acc, update, o);
 }

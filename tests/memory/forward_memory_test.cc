@@ -2,57 +2,16 @@
 // resident set, with threads' stacks and everything else. A program of its own, because a peak of
 // other tests would hide this one's.
 #include <cmath>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "headwise/attention.h"
 #include "headwise/runtime.h"
+#include "memory/resident.h"
 
 namespace headwise {
 namespace {
-
-// With a sanitizer, shadow memory counts too, and the long call takes minutes.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(address_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
-
-// VmRSS or VmHWM in MiB.
-double status_mib(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind(field + ":", 0) == 0) return std::stod(line.substr(field.size() + 1)) / 1024.0;
-  return std::numeric_limits<double>::quiet_NaN();
-}
-
-// Brings the recorded peak down to what is resident now, or finds it there: in a new process.
-bool reset_peak() {
-  std::ofstream("/proc/self/clear_refs") << "5";
-  return status_mib("VmHWM") - status_mib("VmRSS") < 1.0;
-}
-
-template <typename F>
-double peak_mib_beyond(F&& call) {
-  const double before = status_mib("VmRSS");
-  call();
-  return status_mib("VmHWM") - before;
-}
-
-// Touched, so that it is resident before the call.
-std::vector<float> numbers(std::size_t n, std::uint32_t seed) {
-  std::vector<float> values(n);
-  for (float& x : values) {
-    seed = seed * 1664525u + 1013904223u;
-    x = static_cast<float>(seed >> 8) * 0x1p-23f - 1.0f;
-  }
-  return values;
-}
 
 // Row t of one head, causal, in double.
 void expect_causal_row(const float* q, const float* k, const float* v, const float* o,
@@ -72,18 +31,19 @@ void expect_causal_row(const float* q, const float* k, const float* v, const flo
 }
 
 TEST(ForwardMemory, LongSequenceTakesLessThan32MiB) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
   constexpr std::size_t T = 32768, n_heads = 8, d = 64;
   const Shape shape{1, n_heads, T, d};
-  const std::vector<float> q = numbers(n_heads * T * d, 1), k = numbers(n_heads * T * d, 2),
-                           v = numbers(n_heads * T * d, 3);
+  const std::vector<float> q = test::numbers(n_heads * T * d, 1),
+                           k = test::numbers(n_heads * T * d, 2),
+                           v = test::numbers(n_heads * T * d, 3);
   std::vector<float> o(n_heads * T * d, 0.0f), m(n_heads * T, 0.0f);
   AttentionOptions options;
   options.causal = CausalAlign::top_left;
   AttentionExtras extras;
   extras.log_sum_exp = {m.data(), Shape{1, n_heads, T}};  // takes scratch for max and sum
-  if (!reset_peak()) GTEST_SKIP() << "the peak cannot be reset here";
-  const double beyond = peak_mib_beyond([&] {
+  if (!test::reset_peak()) GTEST_SKIP() << "the peak cannot be reset here";
+  const double beyond = test::peak_mib_beyond([&] {
     scaled_dot_product_attention({q.data(), shape}, {k.data(), shape}, {v.data(), shape}, options,
                                  TensorView{o.data(), shape}, extras);
   });
@@ -98,34 +58,34 @@ TEST(ForwardMemory, LongSequenceTakesLessThan32MiB) {
 
 // A mask is read where it is: (T, T) for 8 heads, and a (T) row for all queries.
 TEST(ForwardMemory, MasksAreNotExpanded) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
   constexpr std::size_t T = 2048, n_heads = 8, d = 8;
   const Shape shape{1, n_heads, T, d};
-  const std::vector<float> q = numbers(n_heads * T * d, 1), bias = numbers(T * T, 2);
+  const std::vector<float> q = test::numbers(n_heads * T * d, 1), bias = test::numbers(T * T, 2);
   const std::vector<char> keep(T, 1);
   std::vector<float> o(n_heads * T * d, 0.0f);
   AttentionOptions options;
   options.mask = Mask::bias({bias.data(), Shape{T, T}});
   options.second_mask = Mask::keep({keep.data(), DType::boolean, Shape{1, T}});
   const ConstTensorView x{q.data(), shape};
-  if (!reset_peak()) GTEST_SKIP() << "the peak cannot be reset here";
-  const double beyond = peak_mib_beyond([&] {
+  if (!test::reset_peak()) GTEST_SKIP() << "the peak cannot be reset here";
+  const double beyond = test::peak_mib_beyond([&] {
     scaled_dot_product_attention(x, x, x, options, TensorView{o.data(), shape});
   });
   EXPECT_LT(beyond, 8.0);  // one head's matrix of f32 would be 16
 }
 
 TEST(ForwardMemory, AveragedWeightsTakeOneMatrix) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
   constexpr std::size_t T = 1536, n_heads = 12, d = 8;
   const Shape shape{1, n_heads, T, d};
-  const std::vector<float> q = numbers(n_heads * T * d, 1);
+  const std::vector<float> q = test::numbers(n_heads * T * d, 1);
   std::vector<float> o(n_heads * T * d, 0.0f), average(T * T, 0.0f);
   AttentionExtras extras;
   extras.average_weights = {average.data(), Shape{1, T, T}};
   const ConstTensorView x{q.data(), shape};
-  if (!reset_peak()) GTEST_SKIP() << "the peak cannot be reset here";
-  const double beyond = peak_mib_beyond([&] {
+  if (!test::reset_peak()) GTEST_SKIP() << "the peak cannot be reset here";
+  const double beyond = test::peak_mib_beyond([&] {
     scaled_dot_product_attention(x, x, x, {}, TensorView{o.data(), shape}, extras);
   });
   EXPECT_LT(beyond, 4.0);  // a head's matrix is 9 MiB

@@ -53,21 +53,12 @@ HWY_INLINE void add_products(const T* HWY_RESTRICT a, size_t step, size_t row,
   }
 }
 
-template <int MR, int W, typename T>
-HWY_INLINE void clear(hn::Vec<hn::ScalableTag<T>> (&acc)[MR][W]) {
-  HWY_UNROLL(16)
-  for (int r = 0; r < MR; ++r) {
-    HWY_UNROLL(4)
-    for (int w = 0; w < W; ++w) acc[r][w] = hn::Zero(hn::ScalableTag<T>());
-  }
-}
-
 // MR features of dq^T += K^T dS^T over the keys of the runs, for W vectors of queries.
 template <int MR, int W, typename T>
 HWY_INLINE void key_sum_rows(const T* ds, const T* k, size_t k_stride, const KeyRun* runs,
                              size_t n_runs, T* dq) {
   hn::Vec<hn::ScalableTag<T>> acc[MR][W];
-  clear<MR, W, T>(acc);
+  set_zero<T>(acc);
   for (const KeyRun* run = runs; run != runs + n_runs; ++run)
     add_products<MR, W>(k + run->j * k_stride, k_stride, 1, ds + run->j * kBackwardTile,
                         kBackwardTile, run->n, acc);
@@ -96,7 +87,7 @@ struct LaneRange {
 template <int MR, int W, typename T>
 HWY_INLINE void query_sum_rows(const T* p, const T* x, size_t stride, LaneRange lanes, T* c) {
   hn::Vec<hn::ScalableTag<T>> acc[MR][W];
-  clear<MR, W, T>(acc);
+  set_zero<T>(acc);
   add_products<MR, W>(p + lanes.first, 1, kBackwardTile, x + lanes.first * stride, stride,
                       lanes.end - lanes.first, acc);
   add_sums<MR, W>(acc, c, stride);

@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "kernels/bf16/dot_forward.h"
 #include "kernels/targets.h"
 #include "runtime/scratch.h"
 
@@ -144,11 +145,11 @@ HWY_EXPORT(amx_scratch_on_target);
 bool amx_on_cpu() {
 #if HWY_ARCH_X86 && defined(__linux__)
   static const bool on_cpu = [] {
+    if (!bf16_dot_on_cpu()) return false;  // what prepares the tiles has its instructions
     unsigned a = 0, b = 0, c = 0, d = 0;
     constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0)
       return false;
-    if ((HWY_TARGETS & HWY_AVX3) == 0 || !__builtin_cpu_supports("avx512bf16")) return false;
     // The kernel saves the tiles of those who have asked for them.
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -42,15 +42,6 @@ HWY_INLINE __m512i broadcast_pair(const void* from) {
   return _mm512_set1_epi32(pair);
 }
 
-template <int MR, int NV>
-HWY_INLINE void set_zero(VF (&acc)[MR][NV]) {
-  HWY_UNROLL(16)
-  for (int r = 0; r < MR; ++r) {
-    HWY_UNROLL(4)
-    for (int x = 0; x < NV; ++x) acc[r][x] = hn::Zero(hn::ScalableTag<float>());
-  }
-}
-
 struct QueryPairs {
   const float* data;  // [n_pairs][lanes]
   size_t n_pairs, lanes;
@@ -64,7 +55,7 @@ HWY_INLINE void score_pair_rows(const QueryPairs& q, Rows<std::uint16_t> k, floa
   const hn::ScalableTag<float> d;
   constexpr size_t N = kVectorLanes<float>;
   VF acc[MR][NV];
-  set_zero(acc);
+  set_zero<float>(acc);
   const float* HWY_RESTRICT pairs = q.data;
   for (size_t c = 0; c < q.n_pairs; ++c, pairs += q.lanes, k.data += 2) {
     __m512i query[NV];
@@ -134,7 +125,7 @@ template <int MR, int NV>
 HWY_INLINE void value_pair_rows(const float* p, ValuePairs v, const KeyRun* runs, size_t n_runs,
                                 Update<float> update, float* o) {
   VF acc[MR][NV];
-  set_zero(acc);
+  set_zero<float>(acc);
   for (const KeyRun* run = runs; run != runs + n_runs; ++run) add_pair_run<NV>(p, v, *run, acc);
   store_sums(acc, update, o);
 }
