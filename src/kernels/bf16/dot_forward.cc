@@ -300,7 +300,8 @@ bool bf16_dot_on_cpu() {
 bool bf16_dot_available() { return bf16_dot_on_cpu() && HWY_DYNAMIC_DISPATCH(dot_on_target)(); }
 
 bool bf16_dot_is_fast() {
-  static const bool fast = bf16_dot_available() && HWY_DYNAMIC_DISPATCH(dot_is_fast_on_target)();
+  if (!bf16_dot_available()) return false;  // now; the instruction set may be changed
+  static const bool fast = HWY_DYNAMIC_DISPATCH(dot_is_fast_on_target)();
   return fast;
 }
 

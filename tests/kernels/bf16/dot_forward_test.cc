@@ -16,9 +16,9 @@ TEST(Bf16DotForward, IsPartOfAvx512) {
 TEST(Bf16DotForward, IsTimedOnce) {
   const bool fast = kernels::bf16_dot_is_fast();
   EXPECT_EQ(kernels::bf16_dot_is_fast(), fast);
-  EXPECT_TRUE(kernels::bf16_dot_on_cpu() || !fast);
+  EXPECT_TRUE(kernels::bf16_dot_available() || !fast);
 #if defined(__x86_64__)
-  if (kernels::bf16_dot_on_cpu() && __builtin_cpu_is("amd")) {
+  if (kernels::bf16_dot_available() && __builtin_cpu_is("amd")) {
     EXPECT_TRUE(fast);
   }
 #endif
