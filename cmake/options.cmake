@@ -8,8 +8,10 @@ target_compile_options(headwise_options INTERFACE
   $<$<BOOL:${HEADWISE_WERROR}>:-Werror>)
 
 if(HEADWISE_SANITIZE)
+  # A target whose property HEADWISE_PLAIN is set only runs the instrumented code of the others.
+  set(flags -fsanitize=${HEADWISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
   target_compile_options(headwise_options INTERFACE
-    -fsanitize=${HEADWISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+    "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:HEADWISE_PLAIN>>>:${flags}>")
   target_link_options(headwise_options INTERFACE -fsanitize=${HEADWISE_SANITIZE})
 endif()
 

@@ -11,10 +11,8 @@
 namespace headwise::test {
 
 // With a sanitizer, shadow memory counts too, and the long call takes minutes.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(HEADWISE_SANITIZED)
 inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer);
 #else
 inline constexpr bool kSanitized = false;
 #endif

@@ -22,7 +22,7 @@ TEST(CreatableThreads, AreAllThatAreWantedWhereNothingLimitsThem) {
   }).join();
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which needs more address space than a limit would leave
+#if !defined(HEADWISE_SANITIZED)  // which needs more address space than a limit would leave
 TEST(CreatableThreads, TooFewForACallDoNotEndTheProcess) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a process that has run nothing else
   const auto limited = [] {

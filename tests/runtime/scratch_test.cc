@@ -58,7 +58,7 @@ unsigned char* touch(std::size_t n) {
 }
 
 TEST(Scratch, LargeBlocksStayWhileTheyAreUsedAndAreGivenBackLater) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(HEADWISE_SANITIZED)
   GTEST_SKIP() << "AddressSanitizer holds freed memory back";
 #endif
   constexpr std::size_t kLarge = std::size_t{64} << 20;
