@@ -5,6 +5,7 @@
 #include "headwise/attention_backward.h"
 #include "headwise/error.h"
 #include "headwise/io.h"
+#include "headwise/module_gradients.h"
 #include "headwise/multihead_attention.h"
 #include "headwise/plan.h"
 #include "headwise/random.h"

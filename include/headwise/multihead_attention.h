@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 
 #include "headwise/attention.h"
 #include "headwise/export.h"
+#include "headwise/module_gradients.h"
 #include "headwise/random.h"
 #include "headwise/tensor.h"
 
@@ -92,6 +94,16 @@ class HEADWISE_API MultiheadAttention {
                const ConstTensorView& value, const ForwardOptions& options,
                const TensorView& output, const TensorView& weights = {}) const;
 
+  // The same, and `saved` takes what backward needs. bf16 is computed in f32 here, on every CPU.
+  ForwardResult forward(const ConstTensorView& query, const ConstTensorView& key,
+                        const ConstTensorView& value, const ForwardOptions& options,
+                        SavedForward& saved) const;
+  // Gradients of that call, which had the parameters that the module has now. Sums are kept in f32
+  // (f64 in an f64 module); those over all time steps are one chain in ascending order. The same
+  // bits for any number of threads. Throws before anything is written; `saved` may be used again.
+  void backward(const SavedForward& saved, const OutputGradients& d_result,
+                ParameterGradients& parameters, const InputGradients& inputs = {}) const;
+
   void train(bool mode = true);  // dropout on; a new module is in training mode, as torch's
   void eval() { train(false); }
   bool training() const;
@@ -102,6 +114,9 @@ class HEADWISE_API MultiheadAttention {
   // Replaces all parameters: every name once, with the right shape, any floating dtype (converted).
   void load_state_dict(std::span<const NamedView> state);
   void set_parameter(const std::string& name, const ConstTensorView& value);
+  // Lets `change` write into the parameters, in their dtypes and order, as an optimizer does. What
+  // it wrote counts even if it throws.
+  void update(const std::function<void(std::span<const NamedTensorView>)>& change);
 
   // One block of a .safetensors file whose names begin with `prefix` ("" for a file that holds one
   // module); torch's packed and separate names, qkv_proj, or BERT's query/key/value and
@@ -111,7 +126,9 @@ class HEADWISE_API MultiheadAttention {
   void save(const std::string& path) const;
 
  private:
+  friend class ParameterGradients;
   struct State;
+  std::unique_ptr<ParameterGradients::State> new_gradients() const;
   explicit MultiheadAttention(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

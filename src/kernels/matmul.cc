@@ -54,7 +54,7 @@ constexpr size_t kRowWords = PackedWeights::kPanelBytes / sizeof(W);
 template <typename T, typename W>
 struct Tile {
   const T* a;  // [rows, K]
-  ptrdiff_t lda;
+  ptrdiff_t lda, a_step;
   const W* b;  // [K, kRowWords], at this tile's first column; the next panel's at b + b_step
   size_t b_step;
   T* c;  // [rows, kColumns] of each panel, panels side by side
@@ -119,7 +119,7 @@ HWY_INLINE void multiply_tile(D d, const Tile<T, W>& t, std::index_sequence<pane
   (load_row(d, t.continues, c_at(i), c0[i], c1[i]), ...);
   const T* a = t.a;
   const W* b = t.b;
-  const ptrdiff_t lda = t.lda;
+  const ptrdiff_t lda = t.lda, a_step = t.a_step;
   const size_t b_step = t.b_step;
   const auto add_row = [&](auto row) HWY_ATTR {
     V b0[sizeof...(panel)], b1[sizeof...(panel)];
@@ -127,7 +127,7 @@ HWY_INLINE void multiply_tile(D d, const Tile<T, W>& t, std::index_sequence<pane
     (accumulate(d, a + static_cast<ptrdiff_t>(i % kRows) * lda, b0[i / kRows], b1[i / kRows], c0[i],
                 c1[i]),
      ...);
-    ++a;
+    a += a_step;
   };
   for (size_t k = 0; k < t.K / kRowsAWord<W>; ++k, b += kRowWords<W>) {
     add_row(std::integral_constant<size_t, 0>());
@@ -166,11 +166,19 @@ HWY_INLINE void choose_tile(size_t panels, size_t rows, const Tile<T, W>& t) {
     choose_rows<1, kMaxRows>(d, rows, t);
 }
 
+// Rows of A as the kernel reads them. Those of a transposed A are 1 apart: what the kernel takes
+// for one k lies side by side.
+template <typename T>
+struct RowsOfA {
+  const T* data;
+  ptrdiff_t stride, step;  // from row to row, from k to k
+};
+
 // Some rows of A and where their part of C goes.
 template <typename T>
 struct Strip {
   size_t rows;
-  Rows<T> a;
+  RowsOfA<T> a;
   T* c;
   ptrdiff_t ldc;
 };
@@ -195,8 +203,8 @@ void multiply_panels(const Strip<T>& s, const PackedWeights& w, size_t panel, si
         const size_t n_m = (s.rows - m + tiles - 1) / tiles;  // of equal height, up to one
         const auto row = static_cast<ptrdiff_t>(m);
         choose_tile(panels, n_m,
-                    Tile<T, W>{s.a.data + row * s.a.stride + k0, s.a.stride,
-                               b + k0 / kRowsAWord<W> * kRowWords<W> + n,
+                    Tile<T, W>{s.a.data + row * s.a.stride + static_cast<ptrdiff_t>(k0) * s.a.step,
+                               s.a.stride, s.a.step, b + k0 / kRowsAWord<W> * kRowWords<W> + n,
                                w.padded_K() / kRowsAWord<W> * kRowWords<W>, s.c + row * s.ldc + n,
                                s.ldc, n_k, k0 > 0, last ? bias + n : nullptr});
         m += n_m;
@@ -225,21 +233,34 @@ bool collides(ptrdiff_t stride, size_t rows) {
   return rows > 4 && stride % static_cast<ptrdiff_t>(4096 / sizeof(T)) == 0;
 }
 
-// The rows of a block of A as the kernel reads them: in place, or widened and side by side.
+// The rows of a block of A, in place or copied: widened and side by side.
 template <typename T>
-Rows<T> rows_of_a(const MatmulArgs& args, const MatmulBlock& block,
-                  runtime::ScratchFrame& scratch) {
+RowsOfA<T> rows_of_a(const MatmulArgs& args, const MatmulBlock& block,
+                     runtime::ScratchFrame& scratch) {
   const size_t K = args.w->K(), width = size_of(args.a_dtype);
-  const ptrdiff_t stride = row_stride(args.a_rows);
-  if (args.a_dtype == args.w->dtype() && args.a_stride_k == 1 && is_uniform(args.a_rows, args.M) &&
-      !collides<T>(stride, block.rows))
-    return {reinterpret_cast<const T*>(at(args.a, args.a_rows.offset(block.m0), width)), stride};
-  const size_t ld = K + PackedWeights::kPanelBytes / sizeof(T);
+  const bool uniform = is_uniform(args.a_rows, args.M);
+  const ptrdiff_t stride = row_stride(args.a_rows), step = args.a_stride_k;
+  const bool transposed = uniform && stride == 1 && step != 1;
+  const std::byte* first = at(args.a, args.a_rows.offset(block.m0), width);
+  if (args.a_dtype == args.w->dtype() && uniform &&
+      (transposed ? !collides<T>(step, K) : step == 1 && !collides<T>(stride, block.rows)))
+    return {reinterpret_cast<const T*>(first), stride, step};
+  constexpr size_t kApart = PackedWeights::kPanelBytes / sizeof(T);
+  if (transposed) {
+    T* copy = scratch.take<T>(K * (block.rows + kApart));
+    const auto ld = static_cast<ptrdiff_t>(block.rows + kApart);
+    for (size_t k = 0; k < K; ++k) {
+      const auto row = static_cast<ptrdiff_t>(k);
+      widen_row<T>(at(first, row * step, width), args.a_dtype, 1, block.rows, copy + row * ld);
+    }
+    return {copy, 1, ld};
+  }
+  const size_t ld = K + kApart;
   T* copy = scratch.take<T>(block.rows * ld);
   for (size_t m = 0; m < block.rows; ++m)
     widen_row<T>(at(args.a, args.a_rows.offset(block.m0 + m), width), args.a_dtype, args.a_stride_k,
                  K, copy + m * ld);
-  return {copy, static_cast<ptrdiff_t>(ld)};
+  return {copy, static_cast<ptrdiff_t>(ld), 1};
 }
 
 template <typename W, typename T>
@@ -247,7 +268,7 @@ void multiply_block(const MatmulArgs& args, const MatmulBlock& block) {
   runtime::ScratchFrame scratch;
   const PackedWeights& w = *args.w;
   const size_t rows = block.rows, at_once = panels_at_once(rows);
-  const Rows<T> a = rows_of_a<T>(args, block, scratch);
+  const RowsOfA<T> a = rows_of_a<T>(args, block, scratch);
   const ptrdiff_t ldc = row_stride(args.c_rows);
   const bool direct = args.c_dtype == w.dtype() && args.c_stride_n == 1 &&
                       is_uniform(args.c_rows, args.M) &&

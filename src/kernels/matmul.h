@@ -68,7 +68,7 @@ struct MatmulArgs {
   DType a_dtype = DType::f32;
   const void* a = nullptr;  // [M, K]
   RowLayout a_rows;
-  std::ptrdiff_t a_stride_k = 1;  // full speed when 1
+  std::ptrdiff_t a_stride_k = 1;  // full speed when 1, or where the rows of A are 1 apart
   DType c_dtype = DType::f32;
   void* c = nullptr;  // [M, N]
   RowLayout c_rows;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/matmul.h"
+#include "runtime/parallel_for.h"
 
 namespace headwise::kernels {
 namespace {
@@ -30,18 +31,25 @@ void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t columns, P
   const std::size_t K = w.shape[1], n = std::min(columns, w.shape[0] - n0);
   for (std::size_t k0 = 0; k0 < K; k0 += kBlockK) {
     const std::size_t end = std::min(K, k0 + kBlockK);
-    for (std::size_t j = 0; j < columns; ++j)
+    const auto put = [&](std::size_t k, std::size_t j) {
+      to(k, j) = j < n ? as<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
+                                  static_cast<std::ptrdiff_t>(k) * w.strides[1]])
+                       : To{};
+    };
+    if (w.strides[0] == 1) {  // a transposed table: columns of a panel lie side by side
       for (std::size_t k = k0; k < end; ++k)
-        to(k, j) = j < n ? as<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
-                                    static_cast<std::ptrdiff_t>(k) * w.strides[1]])
-                         : To{};
+        for (std::size_t j = 0; j < columns; ++j) put(k, j);
+    } else {
+      for (std::size_t j = 0; j < columns; ++j)
+        for (std::size_t k = k0; k < end; ++k) put(k, j);
+    }
   }
 }
 
 template <typename From, typename To>
 void pack_panels(const ConstTensorView& w, const PackedWeights& packed, To* panels) {
   const std::size_t columns = packed.panel_columns();
-  for (std::size_t p = 0; p < packed.n_panels(); ++p) {
+  const auto pack = [&](std::size_t p) {
     To* panel = panels + p * packed.padded_K() * columns;
     const auto place = [=](std::size_t k, std::size_t j) -> To& {
       const bool pairs = std::is_same_v<To, bfloat16>;
@@ -50,7 +58,12 @@ void pack_panels(const ConstTensorView& w, const PackedWeights& packed, To* pane
     pack_panel<From, To>(w, p * columns, columns, place);
     for (std::size_t k = packed.K(); k < packed.padded_K(); ++k)
       for (std::size_t j = 0; j < columns; ++j) place(k, j) = To{};
-  }
+  };
+  constexpr std::size_t kWorthThreads = std::size_t{1} << 15;  // elements: about 10 us
+  if (packed.n_panels() * packed.padded_K() * columns >= kWorthThreads)
+    runtime::parallel_for(packed.n_panels(), pack);
+  else
+    for (std::size_t p = 0; p < packed.n_panels(); ++p) pack(p);
 }
 
 template <typename From, typename To>

@@ -11,29 +11,8 @@
 #include "runtime/scratch.h"
 
 namespace headwise {
-namespace {
 
 using module::HeadsBuffer;
-
-// The weights of a call as attention takes them, with a batch; `view` has none if they are not
-// wanted.
-void ask_for_weights(const module::Call& call, TensorView view, AttentionExtras& extras) {
-  if (view.data == nullptr) return;
-  const bool per_head = view.rank() == (call.batched ? 4u : 3u);
-  if (!call.batched) {
-    Shape shape{1};
-    Strides strides{0};
-    for (std::size_t n = 0; n < view.rank(); ++n) {
-      shape.push_back(view.shape[n]);
-      strides.push_back(view.strides[n]);
-    }
-    view.shape = shape;
-    view.strides = strides;
-  }
-  (per_head ? extras.weights : extras.average_weights) = view;
-}
-
-}  // namespace
 
 MultiheadAttention::State::State(const MultiheadAttentionOptions& wanted)
     : options(wanted), sizes(module::check_options(wanted)), parameters(wanted, sizes) {
@@ -59,32 +38,35 @@ std::size_t MultiheadAttention::num_kv_heads() const { return state_->sizes.n_kv
 void MultiheadAttention::train(bool mode) { state_->training = mode; }
 bool MultiheadAttention::training() const { return state_->training; }
 
-// What forward does once everything is checked.
 void MultiheadAttention::State::run(module::Call& call, std::uint64_t dropout_seed,
+                                    const TensorView& output, const TensorView& weights) const {
+  module::Heads heads(call, sizes, projections->heads_dtype(options.dtype));
+  runtime::ScratchFrame scratch;
+  for (HeadsBuffer* buffer : {&heads.q, &heads.k, &heads.v, &heads.o})
+    buffer->data = scratch.take<std::byte>(buffer->bytes());
+  run(call, dropout_seed, heads, {}, output, weights);
+}
+
+void MultiheadAttention::State::run(module::Call& call, std::uint64_t dropout_seed,
+                                    const module::Heads& heads, AttentionExtras extras,
                                     const TensorView& output, const TensorView& weights) const {
   call.attention.dropout_p = training ? options.dropout : 0.0;
   call.attention.dropout_seed = dropout_seed;
-  const DType dtype = projections->heads_dtype(options.dtype);
-  HeadsBuffer q(call.query, sizes.q_width, 0, dtype);
-  HeadsBuffer k(call.key, sizes.kv_width, call.n_appended, dtype);
-  HeadsBuffer v(call.value, sizes.kv_width, call.n_appended, dtype);
-  HeadsBuffer o(call.query, sizes.q_width, 0, dtype);
-
-  runtime::ScratchFrame scratch;
-  for (HeadsBuffer* buffer : {&q, &k, &v, &o})
-    buffer->data = scratch.take<std::byte>(buffer->bytes());
   // Computed in the heads' dtype, returned in the module's.
+  const DType dtype = heads.q.dtype;
+  runtime::ScratchFrame scratch;
   TensorView computed = weights;
   const bool narrow = weights.data != nullptr && weights.dtype != dtype;
   if (narrow) computed = {scratch.take<float>(element_count(weights.shape)), dtype, weights.shape};
 
-  project_inputs(*projections, call, q, k, v);
-  AttentionExtras extras;
-  ask_for_weights(call, computed, extras);
-  attention::forward({q.heads(sizes.n_heads), k.heads(sizes.n_kv_heads), v.heads(sizes.n_kv_heads),
-                      call.attention, o.heads(sizes.n_heads), extras, true},
-                     options.dtype);
-  project_output(*projections, o, output);
+  project_inputs(*projections, call, heads);
+  (module::per_head_weights(call) ? extras.weights : extras.average_weights) =
+      module::with_batch(call, computed);
+  attention::forward(
+      {heads.q.heads(sizes.n_heads), heads.k.heads(sizes.n_kv_heads),
+       heads.v.heads(sizes.n_kv_heads), call.attention, heads.o.heads(sizes.n_heads), extras, true},
+      options.dtype);
+  project_output(*projections, heads.o, output);
   if (narrow) core::convert(computed, weights);
 }
 
@@ -133,6 +115,7 @@ void MultiheadAttention::State::replace(module::Parameters changed) {
   module::Projections packed(changed, projections ? &*projections : nullptr);
   parameters = std::move(changed);
   projections = std::move(packed);
+  ++n_changes;
 }
 
 void MultiheadAttention::load_state_dict(std::span<const NamedView> state) {
@@ -145,6 +128,20 @@ void MultiheadAttention::set_parameter(const std::string& name, const ConstTenso
   module::Parameters changed = state_->parameters;
   changed.set(name, value);
   state_->replace(std::move(changed));
+}
+
+void MultiheadAttention::update(
+    const std::function<void(std::span<const NamedTensorView>)>& change) {
+  // Tables are known by their place: changed in it, they would count as packed already.
+  const auto pack = [this] { state_->projections.emplace(state_->parameters); };
+  ++state_->n_changes;
+  try {
+    change(state_->parameters.writable());
+  } catch (...) {
+    pack();
+    throw;
+  }
+  pack();
 }
 
 }  // namespace headwise

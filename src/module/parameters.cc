@@ -246,17 +246,35 @@ void Parameters::set_all(std::span<const NamedView> state) {
   values_ = std::move(values);
 }
 
+std::vector<NamedTensorView> Parameters::writable() {
+  std::vector<NamedTensorView> all;
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (values_[i].use_count() != 1)  // another object has it, too
+      values_[i] = std::make_shared<Tensor>(Tensor::copy_of(values_[i]->view()));
+    all.push_back({names_[i], values_[i]->view()});
+  }
+  return all;
+}
+
+std::string Parameters::weight_name(std::size_t i) const {
+  constexpr const char* kSeparate[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
+  if (i == 3) return "out_proj.weight";
+  if (!sizes_.packed) return kSeparate[i];
+  return fused_ ? "qkv_proj.weight" : "in_proj_weight";
+}
+
+std::string Parameters::bias_name(std::size_t i) const {
+  const char* name = i == 3 ? "out_proj.bias" : "in_proj_bias";
+  return has(name) ? name : "";
+}
+
 Parameters::Projection Parameters::input_projection(std::size_t i) const {
   const std::size_t widths[] = {sizes_.q_width, sizes_.kv_width, sizes_.kv_width};
   std::size_t first = 0;
   for (std::size_t j = 0; j < i; ++j) first += widths[j];
   Projection p;
-  if (sizes_.packed) {
-    p.weight = rows_of(view(fused_ ? "qkv_proj.weight" : "in_proj_weight"), first, widths[i]);
-  } else {
-    constexpr const char* kSeparate[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
-    p.weight = view(kSeparate[i]);
-  }
+  p.weight = view(weight_name(i));
+  if (sizes_.packed) p.weight = rows_of(p.weight, first, widths[i]);
   if (has("in_proj_bias")) p.bias = rows_of(view("in_proj_bias"), first, widths[i]);
   return p;
 }

@@ -45,6 +45,14 @@ class Parameters {
   // Every parameter once. All or nothing.
   void set_all(std::span<const NamedView> state);
 
+  // For change in place.
+  std::vector<NamedTensorView> writable();
+
+  // The parameter that holds the weights, or the bias, of the projection to q, k, v or of the
+  // output (0, 1, 2, 3); "" when there is none.
+  std::string weight_name(std::size_t i) const;
+  std::string bias_name(std::size_t i) const;
+
   // The rows of W and b that make q, k and v (0, 1, 2), whatever the names; no data: no bias.
   struct Projection {
     ConstTensorView weight, bias;

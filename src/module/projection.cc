@@ -35,8 +35,23 @@ kernels::RowLayout layout_of(std::size_t inner, std::ptrdiff_t stride_outer,
   return {std::max<std::size_t>(1, inner), stride_outer, stride_inner};
 }
 
-kernels::MatmulArgs input_product(const kernels::PackedWeights& w, const Rows& rows,
-                                  const HeadsBuffer& out) {
+void append_steps(const HeadsBuffer& buffer, const Tensor& bias, const Call& call) {
+  const std::size_t row_bytes = buffer.width * size_of(buffer.dtype);
+  const bool has_bias = bias.size() > 0;
+  for (std::size_t b = 0; b < call.B; ++b)
+    for (std::size_t i = 0; i < call.n_appended; ++i) {
+      std::byte* row = buffer.step(call.T_k + i, b);
+      if (has_bias && i == 0)
+        core::convert(bias.view(), TensorView(row, buffer.dtype, {buffer.width}));
+      else
+        std::memset(row, 0, row_bytes);
+    }
+}
+
+}  // namespace
+
+kernels::MatmulArgs product_of_rows(const kernels::PackedWeights& w, const Rows& rows,
+                                    const HeadsBuffer& out) {
   kernels::MatmulArgs args;
   args.w = &w;
   args.a_dtype = rows.view.dtype;
@@ -52,20 +67,23 @@ kernels::MatmulArgs input_product(const kernels::PackedWeights& w, const Rows& r
   return args;
 }
 
-void append_steps(const HeadsBuffer& buffer, const Tensor& bias, const Call& call) {
-  const std::size_t row_bytes = buffer.width * size_of(buffer.dtype);
-  const bool has_bias = bias.size() > 0;
-  for (std::size_t b = 0; b < call.B; ++b)
-    for (std::size_t i = 0; i < call.n_appended; ++i) {
-      std::byte* row = buffer.step(call.T_k + i, b);
-      if (has_bias && i == 0)
-        core::convert(bias.view(), TensorView(row, buffer.dtype, {buffer.width}));
-      else
-        std::memset(row, 0, row_bytes);
-    }
+kernels::MatmulArgs product_of_heads(const kernels::PackedWeights& w, const HeadsBuffer& heads,
+                                     const TensorView& out) {
+  kernels::MatmulArgs args;
+  args.w = &w;
+  args.a_dtype = heads.dtype;
+  args.a = heads.data;
+  args.a_rows = heads.row_layout();
+  args.c_dtype = out.dtype;
+  args.c = out.data;
+  const Strides& strides = out.strides;
+  args.c_rows =
+      layout_of(out.shape.from_back(1), out.rank() == 3 ? strides[0] : 0, strides.from_back(1));
+  args.c_stride_n = strides.from_back(0);
+  args.a_rows.n_inner = args.c_rows.n_inner;  // not those that were appended
+  args.M = element_count(out.shape) / std::max<std::size_t>(out.shape.from_back(0), 1);
+  return args;
 }
-
-}  // namespace
 
 Projections::Projections(const Parameters& parameters, const Projections* before) {
   kernels::PackedWeights Projections::*const tables[] = {&Projections::q, &Projections::k,
@@ -114,30 +132,24 @@ std::byte* HeadsBuffer::step(std::size_t t, std::size_t b) const {
   return data + row * ld * size_of(dtype);
 }
 
-void project_inputs(const Projections& projections, const Call& call, const HeadsBuffer& q,
-                    const HeadsBuffer& k, const HeadsBuffer& v) {
-  const kernels::MatmulArgs products[] = {input_product(projections.q, call.query, q),
-                                          input_product(projections.k, call.key, k),
-                                          input_product(projections.v, call.value, v)};
+Heads::Heads(const Call& call, const Sizes& sizes, DType dtype)
+    : q(call.query, sizes.q_width, 0, dtype),
+      k(call.key, sizes.kv_width, call.n_appended, dtype),
+      v(call.value, sizes.kv_width, call.n_appended, dtype),
+      o(call.query, sizes.q_width, 0, dtype) {}
+
+void project_inputs(const Projections& projections, const Call& call, const Heads& heads) {
+  const kernels::MatmulArgs products[] = {product_of_rows(projections.q, call.query, heads.q),
+                                          product_of_rows(projections.k, call.key, heads.k),
+                                          product_of_rows(projections.v, call.value, heads.v)};
   kernels::matmul(products);
-  append_steps(k, projections.bias_k, call);
-  append_steps(v, projections.bias_v, call);
+  append_steps(heads.k, projections.bias_k, call);
+  append_steps(heads.v, projections.bias_v, call);
 }
 
 void project_output(const Projections& projections, const HeadsBuffer& o,
                     const TensorView& output) {
-  kernels::MatmulArgs args;
-  args.w = &projections.out;
-  args.a_dtype = o.dtype;
-  args.a = o.data;
-  args.a_rows = o.row_layout();
-  args.c_dtype = output.dtype;
-  args.c = output.data;
-  const Strides& strides = output.strides;
-  args.c_rows = layout_of(output.shape.from_back(1), output.rank() == 3 ? strides[0] : 0,
-                          strides.from_back(1));
-  args.c_stride_n = strides.from_back(0);
-  args.M = o.outer * o.inner;
+  const kernels::MatmulArgs args = product_of_heads(projections.out, o, output);
   kernels::matmul({&args, 1});
 }
 

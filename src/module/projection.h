@@ -45,9 +45,23 @@ struct HeadsBuffer {
   std::byte* step(std::size_t t, std::size_t b) const;  // the row of one time step
 };
 
+// What attention reads and writes in a call.
+struct Heads {
+  Heads(const Call& call, const Sizes& sizes, DType dtype);
+
+  HeadsBuffer q, k, v, o;
+};
+
 // q, k and v of a call, in one parallel region; then the appended steps of k and v.
-void project_inputs(const Projections& projections, const Call& call, const HeadsBuffer& q,
-                    const HeadsBuffer& k, const HeadsBuffer& v);
+void project_inputs(const Projections& projections, const Call& call, const Heads& heads);
+
+// The product of an input's rows with a table: those of `out` but for the appended steps.
+kernels::MatmulArgs product_of_rows(const kernels::PackedWeights& w, const Rows& rows,
+                                    const HeadsBuffer& out);
+// The product of heads, but for `appended` steps of theirs, with a table, into `out`, [outer,
+// inner, width] or unbatched, and rounded to its dtype.
+kernels::MatmulArgs product_of_heads(const kernels::PackedWeights& w, const HeadsBuffer& heads,
+                                     const TensorView& out);
 
 // Rounded to the dtype of `output`, [outer, inner, embed_dim] as the query, or unbatched.
 void project_output(const Projections& projections, const HeadsBuffer& o, const TensorView& output);

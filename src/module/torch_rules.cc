@@ -45,16 +45,6 @@ void check_projected(const NamedInput& input, std::size_t B, std::size_t T, std:
         "rows whose projections to " + std::to_string(width) + " features fit the address space");
 }
 
-Rows rows_of(const ConstTensorView& view, bool batch_first) {
-  Rows rows{view, batch_first};
-  if (view.rank() == 2) {
-    rows.view.shape = {1, view.shape[0], view.shape[1]};
-    rows.view.strides = {0, view.strides[0], view.strides[1]};
-    rows.batch_outer = true;
-  }
-  return rows;
-}
-
 void check_inputs(const MultiheadAttentionOptions& module, const Sizes& sizes,
                   const NamedInput (&inputs)[3], Call& call) {
   const ConstTensorView& query = inputs[0].view;
@@ -200,6 +190,28 @@ void set_masks(const MultiheadAttentionOptions& module, const Sizes& sizes,
 
 }  // namespace
 
+Rows rows_of(const ConstTensorView& view, bool batch_first) {
+  Rows rows{view, batch_first};
+  if (view.rank() == 2) {
+    rows.view.shape = {1, view.shape[0], view.shape[1]};
+    rows.view.strides = {0, view.strides[0], view.strides[1]};
+    rows.batch_outer = true;
+  }
+  return rows;
+}
+
+void place_mask_gradients(const Sizes& sizes, const ForwardOptions& options, const Call& call,
+                          const InputGradients& inputs, AttentionGradients& gradients) {
+  const auto writable = [](const ConstTensorView& view) {
+    return TensorView(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
+  };
+  if (inputs.attn_mask.data != nullptr)
+    gradients.d_mask = writable(attn_mask_view(inputs.attn_mask, call, sizes.n_heads));
+  if (inputs.key_padding_mask.data != nullptr)
+    (options.attn_mask ? gradients.d_second_mask : gradients.d_mask) =
+        writable(padding_view(inputs.key_padding_mask, call));
+}
+
 void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
                    const NamedInput (&inputs)[3], const ForwardOptions& options,
                    const NamedOutput (&outputs)[2]) {
@@ -222,6 +234,25 @@ void check_outputs(const MultiheadAttentionOptions& module, const Call& call,
   }
   if (n == 2)
     attention::check_apart(outputs[1].name, outputs[1].view, outputs[0].name, outputs[0].view);
+}
+
+bool per_head_weights(const Call& call) {
+  return call.weights_shape && call.weights_shape->size() == (call.batched ? 4u : 3u);
+}
+
+TensorView with_batch(const Call& call, const TensorView& weights) {
+  if (call.batched || weights.data == nullptr) return weights;
+  TensorView view(weights.data, weights.dtype, {1}, {0});
+  for (std::size_t n = 0; n < weights.rank(); ++n) {
+    view.shape.push_back(weights.shape[n]);
+    view.strides.push_back(weights.strides[n]);
+  }
+  return view;
+}
+
+ConstTensorView with_batch(const Call& call, const ConstTensorView& weights) {
+  return with_batch(call, TensorView(const_cast<void*>(weights.data), weights.dtype, weights.shape,
+                                     weights.strides));
 }
 
 Call check_call(const MultiheadAttentionOptions& module, const Sizes& sizes,

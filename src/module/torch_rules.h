@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "headwise/attention.h"
+#include "headwise/attention_backward.h"
 #include "headwise/multihead_attention.h"
 #include "headwise/tensor.h"
 #include "module/parameters.h"
@@ -21,6 +22,8 @@ struct Rows {
   std::size_t count() const { return view.shape[0] * view.shape[1]; }
 };
 
+Rows rows_of(const ConstTensorView& view, bool batch_first);
+
 struct Call {
   Rows query, key, value;
   std::size_t B = 0, T_q = 0, T_k = 0;  // T_k: before columns are appended
@@ -30,6 +33,16 @@ struct Call {
   std::optional<Shape> weights_shape;  // when asked for
   AttentionOptions attention;          // masks broadcast to [B, n_heads, T_q, T_k]
 };
+
+// Of the weights that the call returns; with none it doesn't matter.
+bool per_head_weights(const Call& call);
+// Weights of the call, or their gradients, as attention takes them: with a batch.
+ConstTensorView with_batch(const Call& call, const ConstTensorView& weights);
+TensorView with_batch(const Call& call, const TensorView& weights);
+
+// The caller's gradients of masks, as views of what attention takes for masks.
+void place_mask_gradients(const Sizes& sizes, const ForwardOptions& options, const Call& call,
+                          const InputGradients& inputs, AttentionGradients& gradients);
 
 struct NamedInput {
   const char* name;

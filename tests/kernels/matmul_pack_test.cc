@@ -1,5 +1,7 @@
 #include <cstddef>
 
+#include <cstring>
+
 #include "gtest/gtest.h"
 #include "kernels/matmul.h"
 #include "support/isas.h"
@@ -63,6 +65,19 @@ TEST(MatmulPack, AnyStrides) {
   for (std::size_t n = 0; n < 3; ++n)
     for (std::size_t k = 0; k < 2; ++k)
       EXPECT_EQ(panel[k * packed.panel_columns() + n], w.data<float>()[1 + 2 * n + 6 * k]);
+}
+
+TEST(MatmulPack, TransposedTablesOfSeveralPanels) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const Tensor w = test::gaussian(dtype, {150, 70}, 1);  // read as [70, 150]
+    const ConstTensorView turned(w.view().data, dtype, {70, 150}, {1, 70});
+    Tensor copy(dtype, {70, 150});
+    for (std::size_t n = 0; n < 70; ++n)
+      for (std::size_t k = 0; k < 150; ++k)
+        test::put(copy.view(), n * 150 + k, test::get(w.view(), k * 70 + n));
+    const PackedWeights a(turned, {}), b(copy.view(), {});
+    EXPECT_EQ(std::memcmp(a.panel(0), b.panel(0), a.n_panels() * a.panel_bytes()), 0);
+  }
 }
 
 TEST(MatmulPack, NothingToPack) {

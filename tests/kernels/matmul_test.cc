@@ -18,9 +18,10 @@ using test::ProductCase;
 
 void check_everywhere(const ProductCase& c) {
   SCOPED_TRACE("M " + std::to_string(c.M) + ", N " + std::to_string(c.N) + ", K " +
-               std::to_string(c.K) + ", " + std::string(name_of(c.dtype)) + " to " +
-               std::string(name_of(c.c_dtype)) + ", pad " + std::to_string(c.pad) + ", step " +
-               std::to_string(c.step) + ", groups of " + std::to_string(c.n_inner) + ", W " +
+               std::to_string(c.K) + ", " + std::string(name_of(c.dtype)) +
+               (c.transposed ? " transposed to " : " to ") + std::string(name_of(c.c_dtype)) +
+               ", pad " + std::to_string(c.pad) + ", step " + std::to_string(c.step) +
+               ", groups of " + std::to_string(c.n_inner) + ", W " +
                std::string(name_of(c.w_dtype.value_or(c.dtype))));
   Product product(c);
   std::string with_fma;
@@ -78,6 +79,24 @@ TEST(Matmul, Strides) {
                             .step = step,
                             .n_inner = n_inner,
                             .bias = bias});
+}
+
+TEST(Matmul, TransposedRows) {
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+    for (std::size_t M : kSizes)
+      for (std::size_t K : {0u, 1u, 17u, 300u})
+        check_everywhere({.M = M,
+                          .N = 35,
+                          .K = K,
+                          .dtype = dtype,
+                          .c_dtype = dtype == DType::f64 ? DType::f64 : DType::f32,
+                          .pad = 3,
+                          .transposed = true});
+}
+
+TEST(Matmul, TransposedRowsFourKibibytesApart) {
+  for (DType dtype : {DType::f32, DType::bf16})
+    check_everywhere({.M = 14, .N = 40, .K = 300, .dtype = dtype, .pad = 1010, .transposed = true});
 }
 
 TEST(Matmul, SixteenBitResults) {

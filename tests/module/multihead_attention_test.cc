@@ -20,16 +20,10 @@ namespace {
 
 using test::ModuleCall;
 using test::ModuleCase;
+using test::random_case;
 
 std::string bytes_of(const Tensor& t) {
   return {static_cast<const char*>(t.view().data), t.size() * size_of(t.dtype())};
-}
-
-ModuleCase random_case(std::mt19937& engine) {
-  ModuleCase c;
-  for (int o = 0; o < ModuleCase::n_options; ++o)
-    c.value[o] = std::uniform_int_distribution<int>(0, ModuleCase::kValues[o] - 1)(engine);
-  return c;
 }
 
 TEST(MultiheadAttention, EveryPairOfOptionsAgreesWithTheDefinition) {

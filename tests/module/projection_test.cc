@@ -71,12 +71,12 @@ TEST(Projection, EqualsTheProductStepByStep) {
 
   const Tensor x = test::gaussian(DType::f32, {3, 2, 8}, 5);  // sequence first
   const Call call = check_call(kOptions, sizes, {{"query", x}, {"key", x}, {"value", x}}, {});
-  HeadsBuffer q(call.query, 8, 0, DType::f32), k(call.key, 4, 2, DType::f32),
-      v(call.value, 4, 2, DType::f32);
+  Heads heads(call, sizes, DType::f32);
+  auto& [q, k, v, o] = heads;
   std::vector<std::vector<std::byte>> memory;
   for (HeadsBuffer* buffer : {&q, &k, &v})
     buffer->data = memory.emplace_back(buffer->bytes()).data();
-  project_inputs(projections, call, q, k, v);
+  project_inputs(projections, call, heads);
 
   const HeadsBuffer* buffers[] = {&q, &k, &v};
   std::size_t row = 0;  // of in_proj_weight

@@ -48,6 +48,13 @@ struct ModuleCase {
   }
 };
 
+inline ModuleCase random_case(std::mt19937& engine) {
+  ModuleCase c;
+  for (int o = 0; o < ModuleCase::n_options; ++o)
+    c.value[o] = std::uniform_int_distribution<int>(0, ModuleCase::kValues[o] - 1)(engine);
+  return c;
+}
+
 // Finite, with rounding of `unit` relative to `scale`, or one step of the result's dtype away.
 inline void expect_close(double found, double expected, double scale, DType dtype,
                          const std::string& where) {
@@ -77,6 +84,9 @@ class ModuleCall {
 
   MultiheadAttention& module() { return *module_; }
   const ForwardOptions& options() const { return options_; }
+  const Tensor& query() const { return query_; }
+  const Tensor& key() const { return self() ? query_ : key_; }
+  const Tensor& value() const { return self() ? query_ : value_; }
   ForwardResult run() const {
     return module_->forward(query_.view(), key().view(), value().view(), options_);
   }
@@ -95,8 +105,6 @@ class ModuleCall {
 
   bool batched() const { return case_[ModuleCase::layout] != 2; }
   bool self() const { return case_[ModuleCase::source] == 0 && case_[ModuleCase::widths] == 0; }
-  const Tensor& key() const { return self() ? query_ : key_; }
-  const Tensor& value() const { return self() ? query_ : value_; }
   std::size_t pick(std::initializer_list<std::size_t> values) {
     return values
         .begin()[std::uniform_int_distribution<std::size_t>(0, values.size() - 1)(engine_)];

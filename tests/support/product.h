@@ -25,6 +25,7 @@ struct ProductCase {
   bool bias = true;
   std::optional<DType> w_dtype{};  // of W alone
   std::size_t c_step = 1;          // stride of C's elements
+  bool transposed = false;         // A lies in memory as [K, M]; groups and `step` don't go with it
   bool roomy = false;  // rows of C end in columns that may be written, up to whole panels
 };
 
@@ -33,9 +34,9 @@ class Product {
  public:
   explicit Product(const ProductCase& c)
       : c_(c),
-        lda_(c.K * c.step + c.pad),
+        lda_(c.transposed ? c.M + c.pad : c.K * c.step + c.pad),
         ldc_((c.roomy ? (c.N + 31) / 32 * 32 : c.N) * c.c_step + c.pad),
-        a_(gaussian(c.dtype, {slots() * lda_ + 1}, 1)),
+        a_(gaussian(c.dtype, {(c.transposed ? c.K : slots()) * lda_ + 1}, 1)),
         w_(gaussian(c.w_dtype.value_or(c.dtype), {c.N, c.K}, 2)),
         bias_(gaussian(c.dtype, {c.N}, 3)),
         out_(c.c_dtype, {slots() * ldc_ + 1}) {
@@ -44,8 +45,8 @@ class Product {
     args_.w = &packed_;
     args_.a_dtype = c.dtype;
     args_.a = a_.view().data;
-    args_.a_rows = rows(lda_);
-    args_.a_stride_k = static_cast<std::ptrdiff_t>(c.step);
+    args_.a_rows = rows(c.transposed ? 1 : lda_);
+    args_.a_stride_k = static_cast<std::ptrdiff_t>(c.transposed ? lda_ : c.step);
     args_.c_dtype = c.c_dtype;
     args_.c = out_.view().data;
     args_.c_rows = rows(ldc_);
@@ -96,8 +97,8 @@ class Product {
       for (std::size_t n = 0; n < c_.N; ++n) {
         double sum = 0, squares = 1;
         for (std::size_t k = 0; k < c_.K; ++k) {
-          const double term =
-              get(a_.view(), slot(m) * lda_ + k * c_.step) * get(w_.view(), n * c_.K + k);
+          const std::size_t at = c_.transposed ? k * lda_ + m : slot(m) * lda_ + k * c_.step;
+          const double term = get(a_.view(), at) * get(w_.view(), n * c_.K + k);
           sum += term;
           squares += term * term;
         }

@@ -1,13 +1,12 @@
 // The backward call: checks, row arrays, then tasks for whole heads or for ranges of their queries
 // and keys, then the gradients of biases. Which tasks depends on the number of threads, no bit
 // does: a head is summed in one order (kernels/backward/flash_backward.cc).
-#include "headwise/attention_backward.h"
+#include "attention/backward/backward.h"
 
 #include <cstring>
 #include <memory>
 
 #include "attention/backward/broadcast_sum.h"
-#include "attention/backward/gradients.h"
 #include "attention/heads.h"
 #include "attention/plan.h"
 #include "attention/tasks.h"
@@ -242,8 +241,10 @@ void Backward::bias_gradient(const TensorView& wanted, const Output& output) con
   });
 }
 
-void backward(const BackwardCall& call) {
-  const Problem p = make_problem(call.q, call.k, call.v, call.options);
+}  // namespace
+
+void backward(const BackwardCall& call, DType bias_dtype) {
+  const Problem p = make_problem(call.q, call.k, call.v, call.options, bias_dtype);
   const BackwardInputs in = check_state(p, call.state);
   const Gradients out = check_gradients(p, call);
   runtime::ScratchFrame frame;
@@ -271,7 +272,6 @@ void backward(const BackwardCall& call) {
   work.bias_gradient(wanted.d_second_mask, out.d_masks[1]);
 }
 
-}  // namespace
 }  // namespace attention
 
 void scaled_dot_product_attention_backward(const ConstTensorView& q, const ConstTensorView& k,
@@ -279,7 +279,7 @@ void scaled_dot_product_attention_backward(const ConstTensorView& q, const Const
                                            const AttentionOptions& options,
                                            const AttentionState& state,
                                            const AttentionGradients& gradients) {
-  attention::backward({q, k, v, options, state, gradients});
+  attention::backward({q, k, v, options, state, gradients}, q.dtype);
 }
 
 }  // namespace headwise
