@@ -42,6 +42,7 @@ LAYERS = {
     "kernels": {"core", "runtime"},
     "attention": {"core", "runtime", "kernels"},
     "io": {"core"},
+    "optim": {"core", "runtime"},
     "cache": {"core", "runtime", "kernels"},
     "dist": {"core", "runtime", "kernels", "attention"},
     "module": {"core", "runtime", "kernels", "attention", "io", "cache"},

@@ -7,6 +7,7 @@
 #include "headwise/io.h"
 #include "headwise/module_gradients.h"
 #include "headwise/multihead_attention.h"
+#include "headwise/optim.h"
 #include "headwise/plan.h"
 #include "headwise/random.h"
 #include "headwise/runtime.h"

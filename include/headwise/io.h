@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "headwise/export.h"
-#include "headwise/multihead_attention.h"  // NamedView
+#include "headwise/multihead_attention.h"
 #include "headwise/tensor.h"
 
 namespace headwise {

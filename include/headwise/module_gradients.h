@@ -15,11 +15,6 @@ namespace headwise {
 
 class MultiheadAttention;
 
-struct NamedTensorView {
-  std::string name;
-  TensorView view;
-};
-
 // What a forward call keeps for backward: projected heads, the rows' softmax states, and views of
 // query, key, value and masks, which have to stay as they are until then. Memory grows with
 // T_q + T_k; it is kept for the next forward call of the same sizes.

@@ -64,11 +64,6 @@ struct ForwardResult {
       weights;  // batch-major: (B, T_q, S) or (B, num_heads, T_q, S); unbatched without B
 };              // S = T_k + add_bias_kv + add_zero_attn
 
-struct NamedView {
-  std::string name;
-  ConstTensorView view;
-};
-
 class HEADWISE_API MultiheadAttention {
  public:
   // Draws the parameters from `generator` in torch's order, so that after manual_seed(n) they are

@@ -102,6 +102,16 @@ struct TensorView {
   std::size_t rank() const { return shape.size(); }
 };
 
+struct NamedView {
+  std::string name;
+  ConstTensorView view;
+};
+
+struct NamedTensorView {
+  std::string name;
+  TensorView view;
+};
+
 // Owns its elements, contiguous and row-major, 64-byte aligned.
 class HEADWISE_API Tensor {
  public:

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/floating.h"
 #include "kernels/matmul.h"
 #include "runtime/parallel_for.h"
 
@@ -13,17 +14,6 @@ namespace {
 // Blocks of k, so that both the row being read and the panel being written stay in cache.
 constexpr std::size_t kBlockK = 64;
 
-// The 16-bit types by way of f32.
-template <typename To, typename From>
-To as(From x) {
-  if constexpr (std::is_same_v<To, From>)
-    return x;
-  else if constexpr (sizeof(From) == 2)
-    return static_cast<To>(static_cast<float>(x));
-  else
-    return static_cast<To>(x);
-}
-
 // to(k, column) is where an element goes.
 template <typename From, typename To, typename Place>
 void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t columns, Place&& to) {
@@ -32,8 +22,8 @@ void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t columns, P
   for (std::size_t k0 = 0; k0 < K; k0 += kBlockK) {
     const std::size_t end = std::min(K, k0 + kBlockK);
     const auto put = [&](std::size_t k, std::size_t j) {
-      to(k, j) = j < n ? as<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
-                                  static_cast<std::ptrdiff_t>(k) * w.strides[1]])
+      to(k, j) = j < n ? core::as<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
+                                        static_cast<std::ptrdiff_t>(k) * w.strides[1]])
                        : To{};
     };
     if (w.strides[0] == 1) {  // a transposed table: columns of a panel lie side by side
@@ -70,23 +60,9 @@ template <typename From, typename To>
 void pack_bias(const ConstTensorView& bias, std::size_t n, std::size_t n_padded, To* out) {
   for (std::size_t j = 0; j < n_padded; ++j)
     out[j] = bias.data != nullptr && j < n
-                 ? as<To>(static_cast<const From*>(
+                 ? core::as<To>(static_cast<const From*>(
                        bias.data)[static_cast<std::ptrdiff_t>(j) * bias.strides[0]])
                  : To{0};
-}
-
-template <typename F>
-void with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f64:
-      return f(double{});
-    case DType::bf16:
-      return f(bfloat16{});
-    case DType::f16:
-      return f(float16{});
-    default:
-      return f(float{});
-  }
 }
 
 }  // namespace
@@ -97,20 +73,11 @@ PackedWeights::PackedWeights(const ConstTensorView& w, const ConstTensorView& bi
       N_(w.shape[0]),
       K_(w.shape[1]) {
   auto panels = std::make_shared<Buffer>(n_panels() * panel_bytes());
-  switch (w.dtype) {
-    case DType::f64:
-      pack_panels<double>(w, *this, reinterpret_cast<double*>(panels->data()));
-      break;
-    case DType::bf16:
-      pack_panels<bfloat16>(w, *this, reinterpret_cast<bfloat16*>(panels->data()));
-      break;
-    case DType::f16:
-      pack_panels<float16>(w, *this, reinterpret_cast<float*>(panels->data()));
-      break;
-    default:
-      pack_panels<float>(w, *this, reinterpret_cast<float*>(panels->data()));
-      break;
-  }
+  core::with_floating(w.dtype, [&](auto from) {
+    using From = decltype(from);
+    using Stored = std::conditional_t<std::is_same_v<From, float16>, float, From>;
+    pack_panels<From>(w, *this, reinterpret_cast<Stored*>(panels->data()));
+  });
   panels_ = std::move(panels);
   set_bias(bias);
 }
@@ -127,7 +94,7 @@ PackedWeights::PackedWeights(const PackedWeights& other, const ConstTensorView& 
 void PackedWeights::set_bias(const ConstTensorView& bias) {
   bias_ = Buffer(n_panels() * kPanelBytes);
   const std::size_t n = n_panels() * panel_columns();
-  with_type(bias.dtype, [&](auto from) {
+  core::with_floating(bias.dtype, [&](auto from) {
     if (dtype_ == DType::f64)
       pack_bias<decltype(from)>(bias, N_, n, reinterpret_cast<double*>(bias_.data()));
     else

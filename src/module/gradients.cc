@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/floating.h"
 #include "kernels/matmul.h"
 #include "module/state.h"
 #include "runtime/parallel_for.h"
@@ -107,28 +108,6 @@ bool ParameterGradients::frozen(const std::string& name) const {
 namespace module {
 namespace {
 
-template <typename F>
-void with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f64:
-      return f(double{});
-    case DType::bf16:
-      return f(bfloat16{});
-    case DType::f16:
-      return f(float16{});
-    default:
-      return f(float{});
-  }
-}
-
-template <typename Sum, typename T>
-Sum as(T x) {
-  if constexpr (sizeof(T) == 2)
-    return static_cast<Sum>(static_cast<float>(x));
-  else
-    return static_cast<Sum>(x);
-}
-
 // Columns of a matrix whose sums one task makes, a cache line or more of each row.
 constexpr std::size_t kColumns = 64;
 
@@ -138,10 +117,10 @@ void add_column_sums(const ConstTensorView& x, Sum* to, std::size_t n0, std::siz
   const T* row = static_cast<const T*>(x.data) + static_cast<std::ptrdiff_t>(n0) * x.strides[1];
   for (std::size_t r = 0; r < x.shape[0]; ++r, row += x.strides[0]) {
     if (x.strides[1] == 1)
-      for (std::size_t i = 0; i < n; ++i) sums[i] += as<Sum>(row[i]);
+      for (std::size_t i = 0; i < n; ++i) sums[i] += core::as<Sum>(row[i]);
     else
       for (std::size_t i = 0; i < n; ++i)
-        sums[i] += as<Sum>(row[static_cast<std::ptrdiff_t>(i) * x.strides[1]]);
+        sums[i] += core::as<Sum>(row[static_cast<std::ptrdiff_t>(i) * x.strides[1]]);
   }
   for (std::size_t i = 0; i < n; ++i) to[n0 + i] += sums[i];
 }
@@ -165,7 +144,7 @@ ConstTensorView transposed(const ConstTensorView& x) {
 
 void add_column_sums(const ConstTensorView& x, const TensorView& to) {
   const std::size_t N = x.shape[1];
-  with_type(x.dtype, [&](auto element) {
+  core::with_floating(x.dtype, [&](auto element) {
     using T = decltype(element);
     runtime::parallel_for((N + kColumns - 1) / kColumns, [&](std::size_t i) {
       const std::size_t n0 = i * kColumns, n = std::min(kColumns, N - n0);
