@@ -4,6 +4,7 @@
     install_test.py BUILD_DIR
 """
 import os
+import re
 import shutil
 import sys
 import unittest
@@ -37,6 +38,10 @@ class Install(InstalledTest):
         if model:
             shown = run(build / "look_at_weights", f"{model}/model.safetensors", 12, "encoder.layer.0.attention.")
             self.assertIn("head 11  token 4 looks most at", shown)
+        # Exits 1 unless it learned.
+        shown = run(build / "train_induction", "3", cwd=self.folder)
+        shares = [int(n) for n in re.findall(r"^head \d +(\d+) % on what followed", shown, re.MULTILINE)]
+        self.assertGreater(max(shares), 70, shown)
 
     def test_tool(self):
         self.assertIn("0.1.0", run(self.tool, "--version", cwd="/"))
