@@ -14,40 +14,50 @@ namespace {
 // Blocks of k, so that both the row being read and the panel being written stay in cache.
 constexpr std::size_t kBlockK = 64;
 
-// to(k, column) is where an element goes.
-template <typename From, typename To, typename Place>
-void pack_panel(const ConstTensorView& w, std::size_t n0, std::size_t columns, Place&& to) {
-  const From* x = static_cast<const From*>(w.data);
-  const std::size_t K = w.shape[1], n = std::min(columns, w.shape[0] - n0);
-  for (std::size_t k0 = 0; k0 < K; k0 += kBlockK) {
-    const std::size_t end = std::min(K, k0 + kBlockK);
-    const auto put = [&](std::size_t k, std::size_t j) {
-      to(k, j) = j < n ? core::as<To>(x[static_cast<std::ptrdiff_t>(n0 + j) * w.strides[0] +
-                                        static_cast<std::ptrdiff_t>(k) * w.strides[1]])
-                       : To{};
-    };
-    if (w.strides[0] == 1) {  // a transposed table: columns of a panel lie side by side
-      for (std::size_t k = k0; k < end; ++k)
-        for (std::size_t j = 0; j < columns; ++j) put(k, j);
-    } else {
-      for (std::size_t j = 0; j < columns; ++j)
-        for (std::size_t k = k0; k < end; ++k) put(k, j);
+// A panel's elements: those of row k are kStep apart, since rows of bf16 come in pairs.
+template <typename To>
+struct Panel {
+  static constexpr std::size_t kStep = std::is_same_v<To, bfloat16> ? 2 : 1;
+  To* row(std::size_t k) const { return data + (k / kStep * columns * kStep + k % kStep); }
+
+  To* data;
+  std::size_t columns;
+};
+
+// Rows n0, n0 + 1, ... of w are the panel's columns.
+template <typename From, typename To>
+void pack_panel(const ConstTensorView& w, std::size_t n0, const Panel<To>& to) {
+  constexpr std::size_t kStep = Panel<To>::kStep;
+  const From* x = static_cast<const From*>(w.data) + static_cast<std::ptrdiff_t>(n0) * w.strides[0];
+  const std::size_t K = w.shape[1], n = std::min(to.columns, w.shape[0] - n0);
+  const auto at = [&](std::size_t j, std::size_t k) {
+    return core::as<To>(x[static_cast<std::ptrdiff_t>(j) * w.strides[0] +
+                          static_cast<std::ptrdiff_t>(k) * w.strides[1]]);
+  };
+  if (w.strides[0] == 1) {  // a transposed table, read along its rows
+    for (std::size_t k = 0; k < K; ++k) {
+      const From* from = x + static_cast<std::ptrdiff_t>(k) * w.strides[1];
+      To* row = to.row(k);
+      for (std::size_t j = 0; j < n; ++j) row[j * kStep] = core::as<To>(from[j]);
     }
+  } else {
+    for (std::size_t k0 = 0; k0 < K; k0 += kBlockK)
+      for (std::size_t j = 0; j < n; ++j)
+        for (std::size_t k = k0, end = std::min(K, k0 + kBlockK); k < end; ++k)
+          to.row(k)[j * kStep] = at(j, k);
   }
+  for (std::size_t k = 0; k < K; ++k)
+    for (std::size_t j = n; j < to.columns; ++j) to.row(k)[j * kStep] = To{};
 }
 
 template <typename From, typename To>
 void pack_panels(const ConstTensorView& w, const PackedWeights& packed, To* panels) {
   const std::size_t columns = packed.panel_columns();
   const auto pack = [&](std::size_t p) {
-    To* panel = panels + p * packed.padded_K() * columns;
-    const auto place = [=](std::size_t k, std::size_t j) -> To& {
-      const bool pairs = std::is_same_v<To, bfloat16>;
-      return panel[pairs ? (k / 2 * columns + j) * 2 + k % 2 : k * columns + j];
-    };
-    pack_panel<From, To>(w, p * columns, columns, place);
+    const Panel<To> panel{panels + p * packed.padded_K() * columns, columns};
+    pack_panel<From>(w, p * columns, panel);
     for (std::size_t k = packed.K(); k < packed.padded_K(); ++k)
-      for (std::size_t j = 0; j < columns; ++j) place(k, j) = To{};
+      for (std::size_t j = 0; j < columns; ++j) panel.row(k)[j * Panel<To>::kStep] = To{};
   };
   constexpr std::size_t kWorthThreads = std::size_t{1} << 15;  // elements: about 10 us
   if (packed.n_panels() * packed.padded_K() * columns >= kWorthThreads)
