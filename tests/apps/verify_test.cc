@@ -46,6 +46,43 @@ TEST(Verify, EveryKernelOnEveryIsaHolds) {
   EXPECT_EQ(json["kernels"].size(), (kernels.size() - other) * isas.size() * dtypes.size() + other);
 }
 
+TEST(Verify, EveryGradientHolds) {
+  const auto result = run_cli({"verify", "--gradients", "--json"});
+  EXPECT_EQ(result.code, kSuccess) << result.out << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["ok"], true);
+  std::set<std::string> gradients;
+  for (const auto& row : json["gradients"]) {
+    gradients.insert(row["gradient"]);
+    EXPECT_LE(row["largest_error"], json["bound"]) << row;
+    EXPECT_GE(row["elements"], 1) << row;
+  }
+  const std::set<std::string> all{"q",
+                                  "k",
+                                  "v",
+                                  "mask",
+                                  "second_mask",
+                                  "query",
+                                  "key",
+                                  "value",
+                                  "attn_mask",
+                                  "key_padding_mask",
+                                  "in_proj_weight",
+                                  "in_proj_bias",
+                                  "q_proj_weight",
+                                  "k_proj_weight",
+                                  "v_proj_weight",
+                                  "bias_k",
+                                  "bias_v",
+                                  "qkv_proj.weight",
+                                  "out_proj.weight",
+                                  "out_proj.bias"};
+  EXPECT_EQ(gradients, all);
+  const auto text = run_cli({"verify", "--gradients", "--seed", "9"});
+  EXPECT_EQ(text.code, kSuccess) << text.out;
+  EXPECT_NE(text.out.find("All gradients are within 1e-07"), std::string::npos) << text.out;
+}
+
 TEST(Verify, OneIsaAlone) {
   const std::string name = available_isas().back();
   const auto result = run_cli({"verify", "--isa", name, "--seed", "3"});
