@@ -4,7 +4,8 @@
 //   dX = dQ W^Q      dW^Q = dQ^T X      db^Q = sum of dQ        and so for key and value
 // Tables are packed for the products with W and not W^T anew in each call: an optimizer has changed
 // them since the last one. Memory: four matrices of heads, tables once more, X in panels.
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -160,7 +161,7 @@ class Backward {
 
   void heads_of_output(const ConstTensorView& d_output) {
     if (d_output.data == nullptr) {
-      std::memset(d_.o.data, 0, d_.o.bytes());
+      std::fill_n(d_.o.data, d_.o.bytes(), std::byte{0});
       return;
     }
     const PackedWeights w(transposed(module_.parameters.output_projection().weight), {});

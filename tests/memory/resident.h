@@ -8,14 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "support/sanitized.h"
+
 namespace headwise::test {
 
 // With a sanitizer, shadow memory counts too, and the long call takes minutes.
-#if defined(HEADWISE_SANITIZED)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+inline const bool kSanitized = sanitized();
 
 // VmRSS or VmHWM in MiB.
 inline double status_mib(const std::string& field) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "support/sanitized.h"
 
 namespace headwise::runtime {
 namespace {
@@ -58,9 +59,7 @@ unsigned char* touch(std::size_t n) {
 }
 
 TEST(Scratch, LargeBlocksStayWhileTheyAreUsedAndAreGivenBackLater) {
-#if defined(HEADWISE_SANITIZED)
-  GTEST_SKIP() << "AddressSanitizer holds freed memory back";
-#endif
+  if (test::sanitized()) GTEST_SKIP() << "AddressSanitizer holds freed memory back";
   constexpr std::size_t kLarge = std::size_t{64} << 20;
   const std::size_t before = resident_pages(), half = kLarge >> 13;
   std::thread([&] {  // a thread of its own: its first block is the large one
