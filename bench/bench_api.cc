@@ -143,6 +143,31 @@ BENCH_API double bench_module_set(void* module, const char* name, const void* da
   const Shape shape = rows == 0 ? Shape{columns} : Shape{rows, columns};
   return seconds([&] { m->set_parameter(name, {data, m->options().dtype, shape}); });
 }
+// A training step without its optimizer: self-attention on x [B, T, embed_dim], forward and
+// backward. Writes d_x and the gradient of in_proj_weight, of one step.
+BENCH_API double bench_module_training(void* module, const void* x, const void* d_output,
+                                       std::size_t B, std::size_t T, void* d_x,
+                                       void* d_in_proj_weight, int n) {
+  auto* m = static_cast<headwise::MultiheadAttention*>(module);
+  const Shape shape{B, T, m->options().embed_dim};
+  const ConstTensorView view(x, m->options().dtype, shape), d(d_output, m->options().dtype, shape);
+  const TensorView d_view(d_x, m->options().dtype, shape);
+  headwise::ForwardOptions options;
+  options.need_weights = false;
+  headwise::ParameterGradients gradients(*m);
+  headwise::SavedForward saved;
+  const double taken = seconds([&] {
+    for (int i = 0; i < n; ++i) {
+      gradients.zero();
+      m->forward(view, view, view, options, saved);
+      m->backward(saved, {d}, gradients, {d_view, d_view, d_view, {}, {}});
+    }
+  });
+  const TensorView table = gradients.view("in_proj_weight");
+  std::memcpy(d_in_proj_weight, table.data,
+              headwise::element_count(table.shape) * headwise::size_of(table.dtype));
+  return taken;
+}
 // Self-attention on x [B, T, embed_dim] into `out` and averaged `weights` (null: not wanted).
 BENCH_API double bench_module_forward(const void* module, const void* x, std::size_t B,
                                       std::size_t T, void* out, void* weights, int n) {

@@ -103,6 +103,20 @@ class Module:
         return self.B * self.T * (8 * self.embed_dim * self.embed_dim + 4 * self.T * self.embed_dim)
 
 
+@dataclass(frozen=True)
+class ModuleTraining(Module):
+    """The same in training, and the gradients of x and of all parameters for a random one of the output."""
+
+    @property
+    def name(self):
+        return "training " + super().name
+
+    @property
+    def flops(self):
+        projections = 8 * self.B * self.T * self.embed_dim * self.embed_dim
+        return 3 * projections + (super().flops - projections) * 7 // 2
+
+
 def fields(case):
     """A case as the JSON lines show it."""
     return {"name": case.name, "kind": case.label, "flops": case.flops, **asdict(case)}

@@ -5,7 +5,7 @@ The goals were set on a machine with AMX; bf16 has another one where there is no
 from dataclasses import dataclass
 from typing import Optional
 
-from cases import Attention, AttentionTraining, Module
+from cases import Attention, AttentionTraining, Module, ModuleTraining
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,6 @@ ROWS = (
     Row(Module(1, 4096, 512, 8, weights=True), 2.4),
     Row(Module(8, 128, 384, 12, dtype="bf16"), 2.0),
     Row(Module(1, 1024, 768, 12, dtype="bf16"), 2.5),
+    Row(ModuleTraining(8, 128, 384, 12), 1.4),
+    Row(ModuleTraining(1, 1024, 768, 12), 1.35),
 )

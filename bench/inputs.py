@@ -4,7 +4,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from cases import Attention, AttentionTraining
+from cases import Attention, AttentionTraining, ModuleTraining
 
 DTYPES = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "bf16": np.dtype(ml_dtypes.bfloat16),
           "f16": np.dtype(np.float16)}
@@ -66,9 +66,12 @@ def module_inputs(case):
         bound = math.sqrt(3.0 / E)
         return aligned_copy(rng.uniform(-bound, bound, shape), DTYPES[case.dtype])
 
-    return {"x": _normal(rng, (case.B, case.T, E), case.dtype),
-            "in_proj_weight": uniform(3 * E, E), "in_proj_bias": uniform(3 * E),
-            "out_proj.weight": uniform(E, E), "out_proj.bias": uniform(E)}
+    found = {"x": _normal(rng, (case.B, case.T, E), case.dtype),
+             "in_proj_weight": uniform(3 * E, E), "in_proj_bias": uniform(3 * E),
+             "out_proj.weight": uniform(E, E), "out_proj.bias": uniform(E)}
+    if isinstance(case, ModuleTraining):
+        found["d_output"] = _normal(rng, (case.B, case.T, E), case.dtype)
+    return found
 
 
 def make_inputs(case):
@@ -144,11 +147,37 @@ def _module_answer(case, inputs):
     return answer
 
 
+def _module_training_answer(case, inputs):
+    """Some rows of the gradients of x and of the input projections' table, which need all the others."""
+    x, w, bias, w_out, d_output = (inputs[name].astype(np.float64) for name in (
+        "x", "in_proj_weight", "in_proj_bias", "out_proj.weight", "d_output"))
+    E, d = case.embed_dim, case.embed_dim // case.n_heads
+
+    def heads(rows):
+        return rows.reshape(case.B, case.T, case.n_heads, d).transpose(0, 2, 1, 3)
+
+    q, k, v = (heads(part) for part in np.split(x @ w.T + bias, 3, axis=-1))
+    d_o = heads(d_output @ w_out)
+    d_parts = np.empty((3, case.B, case.n_heads, case.T, d))
+    for b in range(case.B):
+        for h in range(case.n_heads):
+            p = softmax(q[b, h] @ k[b, h].T / math.sqrt(d))
+            dp = d_o[b, h] @ v[b, h].T
+            ds = p * (dp - (p * dp).sum(-1, keepdims=True)) / math.sqrt(d)
+            d_parts[:, b, h] = ds @ k[b, h], ds.T @ q[b, h], p.T @ d_o[b, h]
+    d_projected = d_parts.transpose(1, 3, 0, 2, 4).reshape(case.B, case.T, 3 * E)
+    rows, columns = _some((case.B, case.T), CHECKED_ROWS), _some((3 * E,), CHECKED_ROWS)
+    return {"d_x": (rows, d_projected[rows] @ w),
+            "d_in_proj_weight": (columns, np.einsum("btn,bte->ne", d_projected[..., columns[0]], x))}
+
+
 def right_answer(case):
     """{"output": (index of some rows, these rows)}, "weights" where the module returns them, gradients in training."""
     inputs = make_inputs(case)
     if isinstance(case, AttentionTraining):
         return _training_answer(case, inputs)
+    if isinstance(case, ModuleTraining):
+        return _module_training_answer(case, inputs)
     return _attention_answer(case, inputs) if isinstance(case, Attention) else _module_answer(case, inputs)
 
 

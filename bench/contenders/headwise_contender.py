@@ -1,12 +1,13 @@
 """headwise itself, through bench_api.cc; HEADWISE_BUILD names the build to load."""
 import ctypes
+import functools
 import os
 from pathlib import Path
 
 import numpy as np
 
 import inputs
-from cases import Attention, AttentionTraining
+from cases import Attention, AttentionTraining, ModuleTraining
 from contenders import Call
 
 CODES = {"f32": 0, "f64": 1, "bf16": 2, "f16": 3}
@@ -37,6 +38,7 @@ SIGNATURES = {
     "bench_module_new": (POINTER, [SIZE, SIZE, INTEGER]),
     "bench_module_free": (None, [POINTER]),
     "bench_module_set": (REAL, [POINTER, ctypes.c_char_p, POINTER, SIZE, SIZE]),
+    "bench_module_training": (REAL, [POINTER, POINTER, POINTER, SIZE, SIZE, POINTER, POINTER, INTEGER]),
     "bench_module_forward": (REAL, [POINTER, POINTER, SIZE, SIZE, POINTER, POINTER, INTEGER]),
 }
 
@@ -141,7 +143,22 @@ def _module(case):
                                                         result["output"].ctypes.data, weights, n), lambda: result)
 
 
+def _module_training(case):
+    data = inputs.module_inputs(case)
+    x, d_output = data.pop("x"), data.pop("d_output")
+    module = _Module(case, data)
+    E = case.embed_dim
+    found = {"d_x": np.empty_like(x),
+             "d_in_proj_weight": np.empty((3 * E, E), np.float64 if case.dtype == "f64" else np.float32)}
+    pointers = (array.ctypes.data for array in (x, d_output))
+    results = [array.ctypes.data for array in found.values()]
+    call = functools.partial(LIBRARY.bench_module_training, module.pointer, *pointers, case.B, case.T, *results)
+    return _Call(call, lambda: found, (module, x, d_output))
+
+
 def variants(case):
     if isinstance(case, AttentionTraining):
         return [("", lambda: _training(case))]
+    if isinstance(case, ModuleTraining):
+        return [("", lambda: _module_training(case))]
     return [("", lambda: _attention(case) if isinstance(case, Attention) else _module(case))]

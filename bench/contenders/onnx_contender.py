@@ -8,7 +8,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import inputs
-from cases import Attention, AttentionTraining
+from cases import Attention, AttentionTraining, ModuleTraining
 from contenders import Call, Unsupported
 
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float64): TensorProto.DOUBLE,
@@ -170,7 +170,7 @@ def _plain_module(case):
 
 
 def variants(case):
-    if isinstance(case, AttentionTraining):
+    if isinstance(case, (AttentionTraining, ModuleTraining)):
         raise Unsupported("computes no gradients")
     if case.dtype == "bf16":
         raise Unsupported("its CPU kernels have no bf16")

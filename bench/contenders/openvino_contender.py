@@ -8,7 +8,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 import inputs
-from cases import Attention, AttentionTraining
+from cases import Attention, AttentionTraining, ModuleTraining
 from contenders import Call, Unsupported
 
 TYPES = {"f32": ov.Type.f32, "bf16": ov.Type.bf16, "f16": ov.Type.f16}
@@ -109,7 +109,7 @@ def _builder(case):
 
 
 def variants(case):
-    if isinstance(case, AttentionTraining):
+    if isinstance(case, (AttentionTraining, ModuleTraining)):
         raise Unsupported("computes no gradients")
     name, build = _builder(case)
     precisions = {"bf16": ("bf16",), "f16": ("f16", "f32")}.get(case.dtype, ("f32",))

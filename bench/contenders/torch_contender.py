@@ -2,7 +2,7 @@
 import torch
 
 import inputs
-from cases import Attention, AttentionTraining
+from cases import Attention, AttentionTraining, ModuleTraining
 from contenders import Call
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -67,7 +67,26 @@ def _module(case):
     return _Call(lambda: module(x, x, x, need_weights=case.weights), ["output", "weights"][:1 + case.weights])
 
 
+def _module_training(case):
+    with torch.inference_mode(False):
+        data = {name: _tensor(array).clone() for name, array in inputs.module_inputs(case).items()}
+        x, d_output = data.pop("x").requires_grad_(), data.pop("d_output")
+        module = torch.nn.MultiheadAttention(case.embed_dim, case.n_heads, batch_first=True, dtype=DTYPES[case.dtype])
+        module.load_state_dict(data)
+
+    def step():
+        with torch.inference_mode(False):
+            x.grad = None
+            module.zero_grad()
+            module(x, x, x, need_weights=False)[0].backward(d_output)
+            return x.grad, module.in_proj_weight.grad
+
+    return _Call(step, ["d_x", "d_in_proj_weight"])
+
+
 def variants(case):
     if isinstance(case, AttentionTraining):
         return [("", lambda: _training(case))]
+    if isinstance(case, ModuleTraining):
+        return [("", lambda: _module_training(case))]
     return [("", lambda: _attention(case) if isinstance(case, Attention) else _module(case))]

@@ -6,7 +6,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 
-from cases import MODES, Attention, AttentionTraining, Module, fields  # noqa: E402
+from cases import MODES, Attention, AttentionTraining, Module, ModuleTraining, fields  # noqa: E402
 from goals import ROWS  # noqa: E402
 
 
@@ -32,6 +32,11 @@ class Work(unittest.TestCase):
     def test_the_module_projects_four_times(self):
         self.assertEqual(Module(2, 16, 512, 8).flops, 2 * (2 * 16) * 4 * 512 * 512 + 2 * 4 * 16 * 16 * 512)
 
+    def test_training_the_module_makes_three_times_the_products_of_projections(self):
+        case, module = ModuleTraining(2, 16, 512, 8), Module(2, 16, 512, 8)
+        attention = 2 * 4 * 16 * 16 * 512
+        self.assertEqual(case.flops, 3 * (module.flops - attention) + attention * 7 // 2)
+
 
 class Names(unittest.TestCase):
     def test_say_what_is_computed(self):
@@ -39,6 +44,7 @@ class Names(unittest.TestCase):
         self.assertEqual(Attention(1, 32, 1, 8192, 128, n_kv_heads=8).name, "decode 1,32,1,8192,128 on 8")
         self.assertEqual(AttentionTraining(1, 8, 16, 32, 64).name, "training 1,8,16,32,64")
         self.assertEqual(Module(1, 4, 8, 2, weights=True).name, "module 1,4,8,2 weights")
+        self.assertEqual(ModuleTraining(1, 4, 8, 2).name, "training module 1,4,8,2")
 
     def test_of_the_goals_are_different(self):
         names = [(row.case.name, row.case.dtype) for row in ROWS]
