@@ -54,6 +54,18 @@ class OptionalMask {
   std::optional<Mask> mask_;
 };
 
+AttentionOptions options_of(const OptionalMask& mask, double dropout_p, std::uint64_t dropout_seed,
+                            bool is_causal, std::optional<double> scale, bool enable_gqa) {
+  AttentionOptions options;
+  options.mask = mask.mask();
+  options.dropout_p = dropout_p;
+  options.dropout_seed = dropout_seed;
+  if (is_causal) options.causal = CausalAlign::top_left;
+  options.scale = scale;
+  options.enable_gqa = enable_gqa;
+  return options;
+}
+
 void attend(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
             double dropout_p, std::uint64_t dropout_seed, bool is_causal,
             std::optional<double> scale, bool enable_gqa, nb::handle output, nb::handle row_max,
@@ -63,13 +75,8 @@ void attend(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_
   const OptionalMask mask("attn_mask", attn_mask, Mask::Kind::keep);
   const Output o("output", output), m("row_max", row_max), l("row_sum", row_sum),
       lse("log_sum_exp", log_sum_exp), w("weights", weights);
-  AttentionOptions options;
-  options.mask = mask.mask();
-  options.dropout_p = dropout_p;
-  options.dropout_seed = dropout_seed;
-  if (is_causal) options.causal = CausalAlign::top_left;
-  options.scale = scale;
-  options.enable_gqa = enable_gqa;
+  const AttentionOptions options =
+      options_of(mask, dropout_p, dropout_seed, is_causal, scale, enable_gqa);
   AttentionExtras extras;
   extras.row_max = m.view();
   extras.row_sum = l.view();
@@ -85,25 +92,24 @@ void attend_backward(nb::handle grad_output, nb::handle query, nb::handle key, n
                      nb::handle attn_mask, double dropout_p, std::uint64_t dropout_seed,
                      bool is_causal, std::optional<double> scale, bool enable_gqa,
                      nb::handle output, nb::handle row_max, nb::handle row_sum, nb::handle d_query,
-                     nb::handle d_key, nb::handle d_value, nb::handle d_mask) {
+                     nb::handle d_key, nb::handle d_value, nb::handle d_mask,
+                     nb::handle grad_weights) {
   const Input d_o("grad_output", grad_output, kTorchKeepsGradients),
       q("query", query, kTorchKeepsGradients), k("key", key, kTorchKeepsGradients),
       v("value", value, kTorchKeepsGradients), o("output", output, kTorchKeepsGradients),
       m("row_max", row_max, kTorchKeepsGradients), l("row_sum", row_sum, kTorchKeepsGradients);
   const OptionalMask mask("attn_mask", attn_mask, Mask::Kind::keep);
+  std::optional<Input> d_w;
+  AttentionState state{d_o.view(), o.view(), m.view(), l.view()};
+  if (!grad_weights.is_none())
+    state.d_weights = d_w.emplace("grad_weights", grad_weights, kTorchKeepsGradients).view();
   const Output dq("d_query", d_query), dk("d_key", d_key), dv("d_value", d_value),
       d_bias("d_mask", d_mask);
-  AttentionOptions options;
-  options.mask = mask.mask();
-  options.dropout_p = dropout_p;
-  options.dropout_seed = dropout_seed;
-  if (is_causal) options.causal = CausalAlign::top_left;
-  options.scale = scale;
-  options.enable_gqa = enable_gqa;
+  const AttentionOptions options =
+      options_of(mask, dropout_p, dropout_seed, is_causal, scale, enable_gqa);
   with_python_names([&] {
     const ReleaseGil unlocked;
-    scaled_dot_product_attention_backward(q.view(), k.view(), v.view(), options,
-                                          {d_o.view(), o.view(), m.view(), l.view()},
+    scaled_dot_product_attention_backward(q.view(), k.view(), v.view(), options, state,
                                           {dq.view(), dk.view(), dv.view(), d_bias.view(), {}});
   });
 }
@@ -209,7 +215,7 @@ void bind_torch(nb::module_& m) {
   m.def("_attend_backward", &attend_backward, "grad_output"_a, "query"_a, "key"_a, "value"_a,
         "attn_mask"_a.none(), "dropout_p"_a, "dropout_seed"_a, "is_causal"_a, "scale"_a.none(),
         "enable_gqa"_a, "output"_a, "row_max"_a, "row_sum"_a, "d_query"_a.none(), "d_key"_a.none(),
-        "d_value"_a.none(), "d_mask"_a.none());
+        "d_value"_a.none(), "d_mask"_a.none(), "grad_weights"_a.none() = nb::none());
   nb::class_<PackedModule>(m, "_PackedModule")
       .def(nb::init<std::int64_t, bool, bool, const std::vector<std::string>&, const nb::list&>(),
            "num_heads"_a, "add_zero_attn"_a, "batch_first"_a, "names"_a, "parameters"_a)

@@ -137,7 +137,7 @@ class Operators(unittest.TestCase):
         for q, k, v, mask, *options in self.calls(torch.float64, True):
             inputs = (q, k, v, mask) if mask is not None and mask.requires_grad else (q, k, v)
             for call in (lambda q, k, v, m=mask: ops.attention(q, k, v, m, *options, True)[0],
-                         lambda q, k, v, m=mask: ops.attention_weights(q, k, v, m, *options)):
+                         lambda q, k, v, m=mask: ops.attention_weights(q, k, v, m, *options, True)[:2]):
                 self.assertTrue(torch.autograd.gradcheck(call, inputs))
                 self.assertTrue(torch.autograd.gradgradcheck(call, inputs))
 
@@ -147,12 +147,15 @@ class Operators(unittest.TestCase):
             for call in self.calls(dtype, grad):
                 torch.library.opcheck(ops.attention.default, (*call, True), **close)
                 torch.library.opcheck(ops.attention.default, (*call, False) if not grad else (*call, True), **close)
-                torch.library.opcheck(ops.attention_weights.default, call, **close)
+                torch.library.opcheck(ops.attention_weights.default, (*call, grad), **close)
                 q, k, v, mask, seed, *options = call
                 rows = [x.detach() for x in ops.attention(*call, True)]
                 grad_output = torch.randn_like(rows[0]).requires_grad_(grad)
-                torch.library.opcheck(ops.attention_backward.default, (
-                    grad_output, q, k, v, mask, seed, *rows, *options, mask is not None and mask.requires_grad), **close)
+                weights = ops.attention_weights(*call, False)[1].detach()
+                for grad_weights in (None, torch.randn_like(weights).requires_grad_(grad)):
+                    torch.library.opcheck(ops.attention_backward.default, (
+                        grad_output, grad_weights, q, k, v, mask, seed, *rows, *options,
+                        mask is not None and mask.requires_grad), **close)
 
     def test_transforms(self):
         q, k, v = draw((3, 2, 4, 5, 8), (3, 2, 4, 7, 8), (3, 2, 4, 7, 8))

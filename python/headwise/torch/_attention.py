@@ -60,7 +60,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     is_causal   query t sees the keys up to t; beside a mask, both have to allow a key
 
     Returns (..., n_heads, T_q, d_v), in query's dtype (float32, float64, bfloat16 or float16) and order of dimensions.
-    Nothing is copied, and neither pass holds a T_q x T_k matrix; only gradients of gradients do. Raises ValueError or TypeError for arguments that do not fit.
+    Nothing is copied, and neither pass holds a T_q x T_k matrix; only gradients of gradients do. Raises ValueError or
+    TypeError for arguments that do not fit.
     """
     if not (query.is_cpu or query.is_meta):
         raise ValueError(f"query: found a tensor on {query.device}, expected one in the CPU's memory")
@@ -78,4 +79,4 @@ def attention_with_weights(query, key, value, attn_mask=None, dropout_p=0.0, is_
     """The same, and the weights after dropout, (..., n_heads, T_q, T_k). Asking for them changes no bit of the output."""
     _check_probability(dropout_p)
     return differentiable("attention_weights")(query, key, value, attn_mask, draw_seed(dropout_p), dropout_p, is_causal,
-                                                scale, enable_gqa)
+                                                scale, enable_gqa, needs_grad(query, key, value, attn_mask))[:2]

@@ -1,7 +1,7 @@
 """The gradients of attention in torch's own operations, which torch can differentiate once more.
 
-Used where the compiled code has no answer: gradients of gradients, and of returned weights. It holds matrices of
-(..., n_heads, T_q, T_k), which nothing else in headwise does.
+Used where the compiled code has no answer: gradients of gradients. It holds matrices of (..., n_heads, T_q, T_k), which
+nothing else in headwise does.
 """
 import math
 

@@ -13,12 +13,12 @@ _library.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? dropout_seed, float dropout_p, "
     "bool is_causal, float? scale, bool enable_gqa, bool save_rows) -> (Tensor, Tensor, Tensor)")
 _library.define(
-    "attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
-    "Tensor? dropout_seed, Tensor output, Tensor row_max, Tensor row_sum, float dropout_p, bool is_causal, "
+    "attention_backward(Tensor grad_output, Tensor? grad_weights, Tensor query, Tensor key, Tensor value, "
+    "Tensor? attn_mask, Tensor? dropout_seed, Tensor output, Tensor row_max, Tensor row_sum, float dropout_p, bool is_causal, "
     "float? scale, bool enable_gqa, bool mask_needs_grad) -> (Tensor, Tensor, Tensor, Tensor)")
 _library.define(
     "attention_weights(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? dropout_seed, "
-    "float dropout_p, bool is_causal, float? scale, bool enable_gqa) -> (Tensor, Tensor)")
+    "float dropout_p, bool is_causal, float? scale, bool enable_gqa, bool save_rows) -> (Tensor, Tensor, Tensor, Tensor)")
 # 1 / (1 - p) where dropout keeps a weight, 0 where it drops it; shape is (..., n_heads, T_q, T_k).
 _library.define("kept_weights(Tensor dropout_seed, SymInt[] shape, float dropout_p) -> Tensor")
 _ops = torch.ops.headwise
@@ -99,16 +99,22 @@ def _attention_fake(query, key, value, attn_mask, dropout_seed, dropout_p, is_ca
     return _outputs(query, key, value, save_rows)
 
 
-def _attention_weights_cpu(query, key, value, attn_mask, dropout_seed, dropout_p, is_causal, scale, enable_gqa):
-    output, weights = _attention_weights_fake(query, key, value)
+def _weights_outputs(query, key, value, save_rows):
+    output, row_max, row_sum = _outputs(query, key, value, save_rows)
+    return output, query.new_empty((*output.shape[:-1], key.shape[-2])), row_max, row_sum
+
+
+def _attention_weights_cpu(query, key, value, attn_mask, dropout_seed, dropout_p, is_causal, scale, enable_gqa,
+                           save_rows):
+    output, weights, row_max, row_sum = _weights_outputs(query, key, value, save_rows)
     _core._attend(query, key, value, attn_mask, dropout_p, _seed(dropout_seed), is_causal, scale, enable_gqa, output,
-                  weights=weights)
-    return output, weights
+                  row_max if save_rows else None, row_sum if save_rows else None, weights=weights)
+    return output, weights, row_max, row_sum
 
 
-def _attention_weights_fake(query, key, value, *_):
-    output = _outputs(query, key, value, False)[0]
-    return output, query.new_empty((*output.shape[:-1], key.shape[-2]))
+def _attention_weights_fake(query, key, value, attn_mask, dropout_seed, dropout_p, is_causal, scale, enable_gqa,
+                            save_rows):
+    return _weights_outputs(query, key, value, save_rows)
 
 
 def _kept(key, dropout_seed, dropout_p, output):
@@ -136,12 +142,13 @@ def _kept_weights_vmap(info, in_dims, dropout_seed, shape, dropout_p):
     return _ops.kept_weights(dropout_seed, shape, dropout_p), None
 
 
-def _attention_backward_cpu(grad_output, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
+def _attention_backward_cpu(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
                             dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
     grads = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value),
              torch.empty_like(attn_mask) if mask_needs_grad else query.new_empty(0))
     _core._attend_backward(grad_output, query, key, value, attn_mask, dropout_p, _seed(dropout_seed), is_causal, scale,
-                           enable_gqa, output, row_max, row_sum, *grads[:3], grads[3] if mask_needs_grad else None)
+                           enable_gqa, output, row_max, row_sum, *grads[:3], grads[3] if mask_needs_grad else None,
+                           grad_weights)
     return grads
 
 
@@ -154,7 +161,7 @@ def flash_backward(grad_output, query, key, value, output, log_sum_exp, is_causa
     return tuple(grads)
 
 
-def _attention_backward_fake(grad_output, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
+def _attention_backward_fake(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
                              dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
     return (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value),
             torch.empty_like(attn_mask) if mask_needs_grad else query.new_empty(0))
@@ -169,46 +176,48 @@ def _save_call(ctx, inputs, output):
 
 
 def _backward(ctx, grad_output, *_):
+    return _gradients(ctx, grad_output, None)
+
+
+def _gradients(ctx, grad_output, grad_weights):
     query, key, value, attn_mask, dropout_seed, output, row_max, row_sum = ctx.saved_tensors
     mask_needs_grad = attn_mask is not None and ctx.needs_input_grad[3]
     *grads, d_mask = differentiable("attention_backward")(
-        grad_output, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum, *ctx.options, mask_needs_grad)
+        grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum, *ctx.options,
+        mask_needs_grad)
     return *grads, d_mask if mask_needs_grad else None, *(None,) * 6
 
 
 def _save_backward_call(ctx, inputs, output):
-    grad_output, query, key, value, attn_mask, dropout_seed, output_, _, _, *ctx.options, _ = inputs
-    ctx.save_for_backward(grad_output, query, key, value, attn_mask, dropout_seed, output_)
+    grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output_, _, _, *ctx.options, _ = inputs
+    ctx.save_for_backward(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output_)
 
 
 def _backward_of_backward(ctx, *grads_of_grads):
-    grad_output, query, key, value, attn_mask, dropout_seed, output = ctx.saved_tensors
+    *inputs, dropout_seed, output = ctx.saved_tensors  # grad_output, grad_weights, query, key, value, attn_mask
     dropout_p, is_causal, scale, enable_gqa = ctx.options
-    kept = _kept(key, dropout_seed, dropout_p, output)
+    kept = _kept(inputs[3], dropout_seed, dropout_p, output)
     with torch.enable_grad():
-        inputs = [x.detach().requires_grad_() for x in (grad_output, query, key, value)]
-        mask = attn_mask
-        if attn_mask is not None and attn_mask.dtype != torch.bool:
-            mask = attn_mask.detach().requires_grad_()
-        grads = _math.gradients(inputs[0], None, *inputs[1:], mask, kept, is_causal, scale, enable_gqa)
+        inputs = [x.detach().requires_grad_() if x is not None and x.is_floating_point() else x for x in inputs]
+        grads = _math.gradients(*inputs, kept, is_causal, scale, enable_gqa)
         pairs = [(g, gg) for g, gg in zip(grads, grads_of_grads) if g is not None and gg is not None and gg.numel()]
-        wanted = inputs if mask is attn_mask else [*inputs, mask]
-        found = torch.autograd.grad([g for g, _ in pairs], wanted, [gg for _, gg in pairs], allow_unused=True)
-    d_mask = None if mask is attn_mask else found[4]
-    return *found[:4], d_mask, *(None,) * 9
+        wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
+        found = torch.autograd.grad([g for g, _ in pairs], [inputs[i] for i in wanted], [gg for _, gg in pairs],
+                                    allow_unused=True)
+    grads = dict(zip(wanted, found))
+    return *(grads.get(i) for i in range(6)), *(None,) * 9
 
 
 def _save_weights_call(ctx, inputs, output):
-    query, key, value, attn_mask, dropout_seed, *ctx.options = inputs
-    ctx.save_for_backward(query, key, value, attn_mask, dropout_seed, output[0])
+    query, key, value, attn_mask, dropout_seed, *ctx.options, save_rows = inputs
+    ctx.save_for_backward(query, key, value, attn_mask, dropout_seed, output[0], *output[2:])
+    ctx.mark_non_differentiable(*output[2:])
 
 
-def _weights_backward(ctx, grad_output, grad_weights):
-    query, key, value, attn_mask, dropout_seed, output = ctx.saved_tensors
-    dropout_p, *options = ctx.options
-    kept = _kept(key, dropout_seed, dropout_p, output)
-    grads = _math.gradients(grad_output, grad_weights, query, key, value, attn_mask, kept, *options)
-    return *grads, *(None,) * 5
+def _weights_backward(ctx, grad_output, grad_weights, *_):
+    if grad_output is None:
+        grad_output = torch.zeros_like(ctx.saved_tensors[5])
+    return _gradients(ctx, grad_output, grad_weights)
 
 
 # vmap ----------------------------------------------------------------------------------------------------------------
@@ -247,27 +256,29 @@ def _attention_weights_vmap(info, in_dims, query, key, value, attn_mask, dropout
     _same_seed(in_dims[4])
     tensors = (query, key, value, attn_mask)
     query, key, value, attn_mask = _batch_in_front(info, in_dims, tensors, _rank(in_dims, tensors))
-    return differentiable("attention_weights")(query, key, value, attn_mask, dropout_seed, *options), (0, 0)
+    output = differentiable("attention_weights")(query, key, value, attn_mask, dropout_seed, *options)
+    batched = 0 if options[-1] else None
+    return output, (0, 0, batched, batched)
 
 
-def _attention_backward_vmap(info, in_dims, grad_output, query, key, value, attn_mask, dropout_seed, output, row_max,
-                             row_sum, *options):
-    _same_seed(in_dims[5])
-    tensors = (grad_output, query, key, value, attn_mask, output)
-    dims = (*in_dims[:5], in_dims[6])
-    shapes = [x.shape if dim is None else x.movedim(dim, 0).shape[1:] for x, dim in zip(tensors[1:4], dims[1:4])]
+def _attention_backward_vmap(info, in_dims, grad_output, grad_weights, query, key, value, attn_mask, dropout_seed,
+                             output, row_max, row_sum, *options):
+    _same_seed(in_dims[6])
+    tensors = (grad_output, grad_weights, query, key, value, attn_mask, output)
+    dims = (*in_dims[:6], in_dims[7])
+    shapes = [x.shape if dim is None else x.movedim(dim, 0).shape[1:] for x, dim in zip(tensors[2:5], dims[2:5])]
     rank = _rank(dims, tensors)
     # Each mapped call has gradients of its own, so nothing may be shared but the mask.
     full = [x if x is None else x.expand(info.batch_size, *x.shape[1:]) for x in
             _batch_in_front(info, dims, tensors, rank)]
     rows = [x.expand(info.batch_size, *x.shape[1:]) for x in
-            _batch_in_front(info, in_dims[7:9], (row_max, row_sum), rank - 1)]
+            _batch_in_front(info, in_dims[8:10], (row_max, row_sum), rank - 1)]
     mask_needs_grad = options[-1]
-    grads = differentiable("attention_backward")(*full[:5], dropout_seed, full[5], *rows, *options)
+    grads = differentiable("attention_backward")(*full[:6], dropout_seed, full[6], *rows, *options)
     own = [g.reshape(info.batch_size, *shape) for g, shape in zip(grads, shapes)]
     if not mask_needs_grad:
         return (*own, grads[3]), (0, 0, 0, None)
-    mask_shape = attn_mask.shape if in_dims[4] is None else attn_mask.movedim(in_dims[4], 0).shape[1:]
+    mask_shape = attn_mask.shape if in_dims[5] is None else attn_mask.movedim(in_dims[5], 0).shape[1:]
     return (*own, grads[3].reshape(info.batch_size, *mask_shape)), (0, 0, 0, 0)
 
 
