@@ -13,6 +13,7 @@ except ImportError as error:
 
 from ._core import (
     AttentionPlan,
+    ForwardState,
     MultiheadAttention,
     __version__,
     available_isas,
@@ -45,6 +46,7 @@ def __getattr__(name):
 
 __all__ = [
     "AttentionPlan",
+    "ForwardState",
     "HeatMap",
     "MultiheadAttention",
     "__version__",

@@ -13,21 +13,13 @@
 #include <vector>
 
 #include "arrays.h"
-#include "bindings.h"
 #include "gil.h"
 #include "headwise/error.h"
 #include "headwise/random.h"
+#include "module.h"
 
 namespace headwise::python {
 namespace {
-
-// Calls run without the GIL, so another thread may load parameters meanwhile: then the handle gets
-// a new module, and a running call ends on the one that it began with.
-struct Module {
-  std::shared_ptr<MultiheadAttention> now;
-
-  const MultiheadAttentionOptions& options() const { return now->options(); }
-};
 
 std::size_t size_argument(const char* name, std::int64_t n) {
   if (n < 1) throw ArgumentError(name, std::to_string(n), "at least 1");
@@ -270,6 +262,7 @@ void bind_multihead_attention(nb::module_& m) {
                   "read or believed.")
       .def("__repr__", &text_of);
   def_properties(type);
+  def_gradients(m, type);
 }
 
 }  // namespace headwise::python

@@ -17,6 +17,48 @@ Q, K, V, D = draw(1, 4, 3, 5), draw(1, 2, 4, 5, seed=1), draw(1, 2, 4, 2, seed=2
 BIAS = draw(3, 4, seed=4)
 
 
+class ModuleBackward(unittest.TestCase):
+    def test_central_differences(self):
+        module = headwise.MultiheadAttention(4, 2, kdim=3, vdim=5, batch_first=True, dtype="float64").eval()
+        arrays = [draw(2, 3, 4), draw(2, 6, 3, seed=1), draw(2, 6, 5, seed=2)]
+        output, weights, state = module.forward_with_state(*arrays)
+        np.testing.assert_array_equal(output, module(*arrays)[0])
+        d_output, d_weights = draw(*output.shape, seed=3), draw(*weights.shape, seed=4)
+        *inputs, parameters = module.backward(state, d_output, d_weights)
+
+        def loss():
+            found = module(*arrays)
+            return (found[0] * d_output).sum() + (found[1] * d_weights).sum()
+
+        def check(x, gradient, changed=lambda: None):
+            self.assertEqual(gradient.shape, x.shape)
+            for at in list(np.ndindex(x.shape))[::5]:
+                sides, before = [], x[at]
+                for step in (1e-5, -1e-5):
+                    x[at] = before + step
+                    changed()
+                    sides.append(loss())
+                x[at] = before
+                changed()
+                self.assertAlmostEqual(gradient[at], (sides[0] - sides[1]) / 2e-5, places=7)
+
+        for x, gradient in zip(arrays, inputs):
+            check(x, gradient)
+        values = module.state_dict()
+        self.assertEqual(list(parameters), list(values))
+        for name, gradient in parameters.items():
+            check(values[name], gradient, lambda: module.load_state_dict(values))
+
+    def test_what_is_wrong_is_said(self):
+        module = headwise.MultiheadAttention(4, 2)
+        x = draw(3, 1, 4).astype("float32")
+        state = module.forward_with_state(x, x, x, need_weights=False)[2]
+        with self.assertRaisesRegex(ValueError, "d_output: found shape"):
+            module.backward(state, x[:2])
+        with self.assertRaisesRegex(ValueError, "d_weights: found shape"):
+            module.backward(state, x, draw(1, 3, 3).astype("float32"))
+
+
 class Backward(unittest.TestCase):
     def test_central_differences(self):
         options = {"enable_gqa": True, "dropout_p": 0.2, "dropout_seed": 7, "is_causal": True}
