@@ -13,7 +13,7 @@
 #include "headwise/error.h"
 #include "headwise/io.h"
 #include "io/support.h"
-#include "support/sanitized.h"
+#include "support/environment.h"
 
 namespace headwise {
 namespace {

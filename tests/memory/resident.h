@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "support/sanitized.h"
+#include "support/environment.h"
 
 namespace headwise::test {
 

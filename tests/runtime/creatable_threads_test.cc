@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "headwise/runtime.h"
 #include "runtime/parallel_for.h"
-#include "support/sanitized.h"
+#include "support/environment.h"
 
 namespace headwise {
 namespace {

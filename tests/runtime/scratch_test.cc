@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "support/sanitized.h"
+#include "support/environment.h"
 
 namespace headwise::runtime {
 namespace {

@@ -1,4 +1,5 @@
-// A test that needs an environment variable of its own from the program's start.
+// What a test asks of its process: an environment variable of its own from the start, whether it is
+// watched.
 #pragma once
 
 #include <sys/wait.h>
@@ -7,7 +8,12 @@
 #include <cstdlib>
 #include <string>
 
+extern "C" __attribute__((weak)) void __asan_init();  // of AddressSanitizer's runtime
+
 namespace headwise::test {
+
+// The library was built with AddressSanitizer. The tests' own code is the same either way.
+inline bool sanitized() { return &__asan_init != nullptr; }
 
 // Runs this program again with the variable set, and only the tests of the filter, disabled ones
 // too. Returns its exit code, -1 if it had none.
