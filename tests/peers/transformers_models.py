@@ -138,8 +138,8 @@ class Models(unittest.TestCase):
                 self.close(model(**encoded).last_hidden_state[seen], eager(**encoded).last_hidden_state[seen])
                 if way != "enable":
                     found, expected = (m(**encoded, output_attentions=True).attentions for m in (model, eager))
-                    for a, b in zip(found, expected):
-                        self.close(a[0], b[0])
+                    for a, b in zip(found, expected):  # each up to 7e-6 from the same model in float64
+                        self.assertLess((a[0] - b[0]).abs().max(), 2 * BOUND)
 
     def test_compiled(self):
         _, model = next(eager_models())
