@@ -42,6 +42,7 @@ const std::uint16_t* pack_rows(const MatmulArgs& args, const MatmulBlock& block,
   const size_t K = args.w->K(), width = args.w->padded_K();
   const size_t rows = hwy::RoundUpTo(block.rows, kStripRows);
   auto* const tiles = scratch.take<std::uint16_t>(rows * width);
+  if (K == 0) return tiles;
   if (rows != block.rows) {
     const size_t last = rows - kStripRows;
     std::fill(tiles + last * width, tiles + rows * width, std::uint16_t{0});
