@@ -6,72 +6,20 @@
 What torch's autograd says in float64 about the same, already rounded, inputs is what is expected; torch's own float32
 and bfloat16 gradients may not be nearer to it by much. Dropout is compared by handing torch the weights that were kept.
 """
-import os
-import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
-sys.path.insert(0, str(pathlib.Path(os.environ.get("HEADWISE_BUILD", ROOT / "build" / "dev")) / "python"))
+from support import draws
 
-import torch  # noqa: E402
-from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+import torch
+from hypothesis import strategies as st
 
-import headwise  # noqa: E402
+import headwise
+from support.draws import any_of, close, definition, draw_mask, laid_out, leaf, random
 
 # By dtype: errors of a gradient relative to its largest element, all inputs being of size 1.
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-13, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 SIZES = st.sampled_from([1, 2, 3, 5, 8, 16, 17, 33, 65, 130])
 CALLS = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-counts = {"calls": 0, "with a gradient of the mask": 0, "with dropout": 0}
-
-
-def laid_out(draw, x):
-    """The same values with other strides."""
-    kind = draw(st.sampled_from(["contiguous", "swapped", "apart", "part"]))
-    if kind == "swapped" and x.dim() > 1:
-        return x.transpose(1, 2).contiguous().transpose(1, 2)
-    if kind == "apart":
-        return torch.stack([x, x], -1)[..., 0]
-    if kind == "part":
-        return torch.cat([x, x], -2).narrow(-2, 0, x.shape[-2])
-    return x
-
-
-def random(draw, *shape, dtype):
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**40)))
-    return torch.randn(shape, generator=generator).to(dtype)
-
-
-def draw_mask(draw, shape, dtype):
-    kind = draw(st.sampled_from(["none", "bool", "float"]))
-    if kind == "none":
-        return None
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**40)))
-    hidden = torch.rand(shape, generator=generator) < draw(st.sampled_from([0.0, 0.4]))
-    if draw(st.booleans()):
-        hidden[..., 0] = False
-    if kind == "bool":
-        return ~hidden
-    return torch.randn(shape, generator=generator).to(dtype).masked_fill(hidden, -torch.inf)
-
-
-def definition(q, k, v, mask, is_causal, scale, factors):
-    """In the dtype of q, from products, so that nothing of torch's choice of kernel shows; a hidden pair is absent."""
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    scores = q @ k.transpose(-1, -2) * (scale if scale is not None else q.shape[-1] ** -0.5)
-    hidden = torch.zeros(scores.shape, dtype=torch.bool)
-    if is_causal:
-        hidden |= ~torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    if mask is not None and mask.dtype == torch.bool:
-        hidden |= ~mask
-    elif mask is not None:
-        hidden |= mask == -torch.inf
-        scores = scores + mask.masked_fill(mask == -torch.inf, 0)
-    empty = hidden.all(-1, keepdim=True)
-    weights = scores.masked_fill(hidden & ~empty, -torch.inf).softmax(-1).masked_fill(hidden, 0)
-    return (weights * factors) @ v
 
 
 def kept(shape_q, T_k, p, seed):
@@ -84,18 +32,9 @@ def kept(shape_q, T_k, p, seed):
     return weights * T_k
 
 
-def close(name, found, expected, eps, size):
-    assert found.shape == expected.shape, (name, found.shape, expected.shape)
-    worst = (found.double() - expected).abs().max().item() if expected.numel() else 0.0
-    assert worst <= eps * size, f"{name}: {worst} off, allowed {eps * size}"
-
-
-@settings(max_examples=CALLS, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
-          suppress_health_check=list(HealthCheck))
-@given(st.data())
-def backward(data):
-    draw = data.draw
-    dtype = draw(st.sampled_from(list(DTYPES)))
+@draws.drawn(CALLS)
+def backward(draw):
+    dtype = any_of(draw, *DTYPES)
     B, n_kv, group, T_q, T_k, d, d_v = (draw(s) for s in (
         st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.sampled_from([1, 1, 2, 3]), SIZES, SIZES, SIZES, SIZES))
     heads = n_kv * group
@@ -103,34 +42,29 @@ def backward(data):
     k = laid_out(draw, random(draw, B, n_kv, T_k, d, dtype=dtype))
     v = laid_out(draw, random(draw, B, n_kv, T_k, d_v, dtype=dtype))
     grad = laid_out(draw, random(draw, B, heads, T_q, d_v, dtype=dtype))
-    shape = draw(st.sampled_from([(T_q, T_k), (1, T_k), (T_q, 1), (B, 1, T_q, T_k), (B, heads, T_q, T_k),
-                                  (1, heads, 1, T_k)]))
-    mask = draw_mask(draw, shape, dtype)
-    is_causal, scale = draw(st.booleans()), draw(st.sampled_from([None, 0.25, 1.0 / d]))
-    dropout_p, seed = draw(st.sampled_from([0.0, 0.0, 0.3])), draw(st.integers(0, 2**60))
-    headwise.set_num_threads(draw(st.sampled_from([1, 2, 5])))
+    shape = any_of(draw, (T_q, T_k), (1, T_k), (T_q, 1), (B, 1, T_q, T_k), (B, heads, T_q, T_k), (1, heads, 1, T_k))
+    mask = draw_mask(draw, shape, dtype, hides=False, first_is_seen=False)
+    is_causal, scale = draw(st.booleans()), any_of(draw, None, 0.25, 1.0 / d)
+    dropout_p, seed = any_of(draw, 0.0, 0.0, 0.3), draw(st.integers(0, 2**60))
+    headwise.set_num_threads(any_of(draw, 1, 2, 5))
     options = {"is_causal": is_causal, "scale": scale, "enable_gqa": True, "dropout_p": dropout_p,
                "dropout_seed": seed}
 
     state = headwise.scaled_dot_product_attention_with_state(q, k, v, mask, **options)
     found = headwise.scaled_dot_product_attention_backward(grad, q, k, v, *state, mask, **options)
 
-    factors = kept(q.shape, T_k, dropout_p, seed) if dropout_p else torch.ones(())
+    factors = kept(q.shape, T_k, dropout_p, seed) if dropout_p else 1.0
     floating = mask is not None and mask.dtype != torch.bool
-    wide = [x.double().detach().requires_grad_() for x in (q, k, v)]
-    wide_mask = mask.double().requires_grad_() if floating else mask
-    out = definition(*wide, wide_mask, is_causal, scale, factors.double())
-    expected = torch.autograd.grad(out, wide + ([wide_mask] if floating else []), grad.double())
+    inputs = [leaf(x) for x in (q, k, v, mask)]
+    out = definition(*inputs, is_causal, scale, factors)[0]
+    expected = torch.autograd.grad(out, inputs if floating else inputs[:3], grad.double())
     # Rounding errors grow with the terms of the sums: norms of what meets in them.
     size = 1 + grad.double().norm(dim=-1).max().item() * v.double().norm(dim=-1).max().item()
     for name, x, reference in zip("qkvm", found, expected):
         count = {"q": 1, "k": group * T_q, "v": group * T_q, "m": B * heads * T_q * T_k / max(reference.numel(), 1)}
-        close(name, x, reference, DTYPES[dtype], size * max(1.0, count[name] ** 0.5) * (3 if name in "qk" else 1))
+        close(name, x, reference, DTYPES[dtype] * size * max(1.0, count[name] ** 0.5) * (3 if name in "qk" else 1))
         assert x.dtype == dtype
     assert (found[3] is not None) == floating
-    counts["calls"] += 1
-    counts["with a gradient of the mask"] += floating
-    counts["with dropout"] += dropout_p > 0
 
 
 def autograd_errors():
@@ -158,19 +92,5 @@ def autograd_errors():
     return failed
 
 
-def main():
-    torch.set_num_threads(1)
-    failed = 0
-    try:
-        backward()
-    except Exception as error:  # the drawn call belongs to the message
-        print(f"backward: {error}")
-        failed += 1
-    failed += autograd_errors()
-    print(", ".join(f"{n} {name}" for name, n in counts.items()))
-    print(f"{counts['calls']} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(1 if autograd_errors() + draws.run_drawn(backward) else 0)
