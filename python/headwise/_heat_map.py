@@ -67,8 +67,9 @@ class HeatMap:
         head = "".join(f"<th>{html.escape(key)}</th>" for key in keys)
         rows = []
         for query, row in zip(self.queries[:side], weights):
-            cells = "".join(f'<td style="background:{_colour(w)}" title="{html.escape(f"{query} → {key}")}: {w:.4f}"></td>'
-                            for key, w in zip(keys, row))
+            cells = "".join(
+                f'<td style="background:{_colour(w)}" title="{html.escape(f"{query} → {key}")}: {w:.4f}"></td>'
+                for key, w in zip(keys, row))
             rows.append(f"<tr><th>{html.escape(query)}</th>{cells}</tr>")
         cut = "" if max(weights.shape) <= side else f" (first {side} of {weights.shape[0]} x {weights.shape[1]})"
         return (f'<div class="headwise">{html.escape(caption + cut)}<table><tr class="k"><th></th>{head}</tr>'

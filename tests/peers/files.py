@@ -163,7 +163,8 @@ def check_damaged(folder, rng, rounds):
     lines = []
     for start in range(0, rounds, 500):
         paths = [path for path, _ in files[start:start + 500]]
-        lines += subprocess.run([TOOL, "--check", *paths], capture_output=True, text=True, check=True).stdout.splitlines()
+        result = subprocess.run([TOOL, "--check", *paths], capture_output=True, text=True, check=True)
+        lines += result.stdout.splitlines()
     counts = {True: 0, False: 0}
     for (path, header), line in zip(files, lines, strict=True):
         package = taken_by_package(path.read_bytes())

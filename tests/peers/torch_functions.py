@@ -54,8 +54,9 @@ class Values(unittest.TestCase):
                 self.compare(((2, 3, T_q, d), (2, 3, T_k, d), (2, 3, T_k, d)), mask)
 
     def test_other_shapes(self):
-        for shapes in [((5, 8), (7, 8), (7, 8)), ((3, 5, 8), (3, 7, 8), (3, 7, 4)), ((2, 3, 5, 8), (1, 3, 7, 8), (3, 7, 8)),
-                       ((2, 2, 3, 5, 8), (2, 1, 3, 7, 8), (2, 2, 3, 7, 8)), ((2, 3, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8))]:
+        for shapes in [((5, 8), (7, 8), (7, 8)), ((3, 5, 8), (3, 7, 8), (3, 7, 4)),
+                       ((2, 3, 5, 8), (1, 3, 7, 8), (3, 7, 8)), ((2, 2, 3, 5, 8), (2, 1, 3, 7, 8), (2, 2, 3, 7, 8)),
+                       ((2, 3, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8))]:
             self.compare(shapes)
             self.compare(shapes, scale=0.3, is_causal=True)
             self.compare(shapes, masks(5, 7)["bool"])

@@ -191,8 +191,8 @@ class Module(unittest.TestCase):
             p = [p.detach().to(dtype).requires_grad_(grad) for p in pair()[0].parameters()]
             close = {"atol": 5e-2, "rtol": 5e-2} if dtype == torch.bfloat16 else {}
             torch.library.opcheck(torch.ops.headwise.multi_head_attention.default, (
-                x, x, x, 4, p[0], None, None, None, p[1], None, None, p[2], p[3], False, None, None, weights, True, False,
-                True), **close)
+                x, x, x, 4, p[0], None, None, None, p[1], None, None, p[2], p[3], False, None, None, weights, True,
+                False, True), **close)
 
 
 class Layers(unittest.TestCase):

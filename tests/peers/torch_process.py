@@ -67,7 +67,8 @@ class Enabled(unittest.TestCase):
                 self.compare(lambda: [attend(q, k, v[..., :3])])
                 self.compare(lambda: [attend(q[0, 0], k[0, 0], v[0, 0])])
                 self.compare(lambda: [attend(q, k[:, :2], v[:, :2], enable_gqa=True)])
-                self.compare(lambda: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, is_causal=True))
+                flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+                self.compare(lambda: flash(q, q, q, is_causal=True))
         self.compare(lambda: [torch.nn.functional.multi_head_attention_forward(
             *[q[:, 0]] * 3, 8, 2, torch.ones(24, 8), None, None, None, False, 0.0, torch.ones(8, 8), None,
             need_weights=False)[0]], bound=1e-4)

@@ -91,7 +91,8 @@ def check(name, ours, theirs, call, dtype):
             torch.autograd.backward([x for x, _, _ in pairs], [g for _, _, g in pairs])
             torch.autograd.backward([y for _, y, _ in pairs], [g.double() for _, _, g in pairs])
             unique = {id(a): (a, b) for a, b in zip(tensors(narrow), tensors(wide)) if a.requires_grad}
-            compare([a.grad for a, _ in unique.values()], [b.grad for _, b in unique.values()], BOUNDS[dtype], "gradients")
+            found, expected = zip(*((a.grad, b.grad) for a, b in unique.values()))
+            compare(found, expected, BOUNDS[dtype], "gradients")
         counts["passed"] += 1
     except Skipped as reason:
         skipped[f"{name}: {reason}"] = skipped.get(f"{name}: {reason}", 0) + 1

@@ -10,7 +10,7 @@ _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_sta
 def needs_grad(*tensors):
     if not torch.is_grad_enabled():
         return False
-    if not torch.compiler.is_compiling() and is_transformed():  # a tensor does not show what the transforms outside want
+    if not torch.compiler.is_compiling() and is_transformed():  # a tensor does not show what is wanted outside
         return True
     return any(x is not None and x.requires_grad for x in tensors)
 
@@ -76,7 +76,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
 def attention_with_weights(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
                            enable_gqa=False):
-    """The same, and the weights after dropout, (..., n_heads, T_q, T_k). Asking for them changes no bit of the output."""
+    """The same, and the weights after dropout, (..., n_heads, T_q, T_k). The output is the same to the bit."""
     _check_probability(dropout_p)
     return differentiable("attention_weights")(query, key, value, attn_mask, draw_seed(dropout_p), dropout_p, is_causal,
                                                 scale, enable_gqa, needs_grad(query, key, value, attn_mask))[:2]

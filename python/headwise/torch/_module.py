@@ -226,7 +226,7 @@ torch.library.register_autograd("headwise::multi_head_attention", _backward, set
 # The module ----------------------------------------------------------------------------------------------------------
 
 def _seen_by_layers(module, args):
-    """nn.TransformerEncoderLayer computes by itself what it knows of its attention, unless that has a hook: this one."""
+    """The hook without which nn.TransformerEncoderLayer would compute its attention by itself."""
 
 
 def _is_ours(query, key, value, parameter):
@@ -261,8 +261,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         if not _is_ours(query, key, value, first):
             return super().forward(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights,
                                    is_causal)
-        parameters = (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, self.in_proj_bias,
-                      self.bias_k, self.bias_v, out_proj.weight, out_proj.bias)
+        parameters = (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight,
+                      self.in_proj_bias, self.bias_k, self.bias_v, out_proj.weight, out_proj.bias)
         arguments = (query, key, value, self.num_heads, *parameters, self.add_zero_attn, key_padding_mask, attn_mask,
                      need_weights, average_attn_weights, is_causal, self.batch_first)
         _check_widths(query, key, value, self)
@@ -280,7 +280,8 @@ def _check_widths(query, key, value, module):
             and query.shape[2] == module.embed_dim):
         return
     _check_rank(query, key, value)
-    for name, x, width in (("query", query, module.embed_dim), ("key", key, module.kdim), ("value", value, module.vdim)):
+    widths = (module.embed_dim, module.kdim, module.vdim)
+    for name, x, width in zip(("query", "key", "value"), (query, key, value), widths):
         if x.shape[-1] != width:
             raise ValueError(f"{name}: found width {x.shape[-1]} in shape {tuple(x.shape)}, expected {width}")
 

@@ -14,11 +14,12 @@ _library.define(
     "bool is_causal, float? scale, bool enable_gqa, bool save_rows) -> (Tensor, Tensor, Tensor)")
 _library.define(
     "attention_backward(Tensor grad_output, Tensor? grad_weights, Tensor query, Tensor key, Tensor value, "
-    "Tensor? attn_mask, Tensor? dropout_seed, Tensor output, Tensor row_max, Tensor row_sum, float dropout_p, bool is_causal, "
-    "float? scale, bool enable_gqa, bool mask_needs_grad) -> (Tensor, Tensor, Tensor, Tensor)")
+    "Tensor? attn_mask, Tensor? dropout_seed, Tensor output, Tensor row_max, Tensor row_sum, float dropout_p, "
+    "bool is_causal, float? scale, bool enable_gqa, bool mask_needs_grad) -> (Tensor, Tensor, Tensor, Tensor)")
 _library.define(
     "attention_weights(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? dropout_seed, "
-    "float dropout_p, bool is_causal, float? scale, bool enable_gqa, bool save_rows) -> (Tensor, Tensor, Tensor, Tensor)")
+    "float dropout_p, bool is_causal, float? scale, bool enable_gqa, bool save_rows) "
+    "-> (Tensor, Tensor, Tensor, Tensor)")
 # 1 / (1 - p) where dropout keeps a weight, 0 where it drops it; shape is (..., n_heads, T_q, T_k).
 _library.define("kept_weights(Tensor dropout_seed, SymInt[] shape, float dropout_p) -> Tensor")
 _ops = torch.ops.headwise
@@ -142,8 +143,8 @@ def _kept_weights_vmap(info, in_dims, dropout_seed, shape, dropout_p):
     return _ops.kept_weights(dropout_seed, shape, dropout_p), None
 
 
-def _attention_backward_cpu(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
-                            dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
+def _attention_backward_cpu(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max,
+                            row_sum, dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
     grads = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value),
              torch.empty_like(attn_mask) if mask_needs_grad else query.new_empty(0))
     _core._attend_backward(grad_output, query, key, value, attn_mask, dropout_p, _seed(dropout_seed), is_causal, scale,
@@ -156,13 +157,13 @@ def flash_backward(grad_output, query, key, value, output, log_sum_exp, is_causa
     """torch's private CPU operator, which knows m + log(l) alone, and lays its results out as (B, T, n_heads, d)."""
     grads = [x.new_empty((x.shape[0], x.shape[2], x.shape[1], x.shape[3])).transpose(1, 2) for x in (query, key, value)]
     sees_a_key = (log_sum_exp > -math.inf).to(log_sum_exp.dtype)
-    _core._attend_backward(grad_output, query, key, value, attn_mask, 0.0, 0, is_causal, scale, True, output, log_sum_exp,
-                           sees_a_key, *grads, None)
+    _core._attend_backward(grad_output, query, key, value, attn_mask, 0.0, 0, is_causal, scale, True, output,
+                           log_sum_exp, sees_a_key, *grads, None)
     return tuple(grads)
 
 
-def _attention_backward_fake(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max, row_sum,
-                             dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
+def _attention_backward_fake(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output, row_max,
+                             row_sum, dropout_p, is_causal, scale, enable_gqa, mask_needs_grad):
     return (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value),
             torch.empty_like(attn_mask) if mask_needs_grad else query.new_empty(0))
 

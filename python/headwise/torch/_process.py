@@ -30,7 +30,8 @@ def _scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0
     # Inside torch.func's transforms torch takes the function apart, and may come to _flash.
     if not _is_ours(query, key, value, attn_mask) or _operators.is_transformed():
         return _torchs_own(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    return _attention.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _attention.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale,
+                                                   enable_gqa)
 
 
 def _flash(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
