@@ -146,7 +146,7 @@ def module(draw):
     expected = expected_of(call, [leaves[id(x)] for x in call.inputs],
                            {n: wide(m) if isinstance(m, torch.Tensor) else m for n, m in call.masks.items()}, factors)
 
-    copies = {id(x): x.clone().requires_grad_(grad) for x in call.inputs}
+    copies = {id(x): x.detach().requires_grad_(grad) for x in call.inputs}
     with made_ours(call, way) as ours, torch.set_grad_enabled(grad):
         ours.train(call.module.training).dropout = dropout_p
         torch.manual_seed(seed)

@@ -47,9 +47,10 @@ def _native_multi_head_attention(query, key, value, embed_dim, num_head, qkv_wei
                                  mask=None, need_weights=True, average_attn_weights=True, mask_type=None):
     """What nn.MultiheadAttention and nn.TransformerEncoderLayer call in inference, on three dims with batch_first."""
     padding = mask if mask_type == 1 else None
-    return _module.fused(query, key, value, num_head, qkv_weight, None, None, None, qkv_bias, None, None, proj_weight,
-                         proj_bias, False, padding, mask if padding is None else None, need_weights,
-                         average_attn_weights, False, True)
+    output, weights = _module.fused(query, key, value, num_head, qkv_weight, None, None, None, qkv_bias, None, None,
+                                    proj_weight, proj_bias, False, padding, mask if padding is None else None,
+                                    need_weights, average_attn_weights, False, True)
+    return output, weights if need_weights else None
 
 
 def enable():

@@ -115,12 +115,12 @@ def close(what, found, expected, bound):
 
 def draw_module(draw, dtypes, sizes=SIZES):
     """A call of nn.MultiheadAttention: its arguments, and a module in float64 whose parameters have the drawn dtype."""
-    dtype, B, T_q, T_k = any_of(draw, *dtypes), any_of(draw, 1, 2, 3), draw(sizes), draw(sizes)
-    n_heads, same, batched = any_of(draw, 1, 2, 4), draw(st.booleans()), draw(st.booleans())
-    E = n_heads * any_of(draw, 1, 3, 8, 16)
+    dtype, n_heads = any_of(draw, *dtypes), any_of(draw, 1, 2, 4)
+    E, same = n_heads * any_of(draw, 1, 3, 8, 16), draw(st.booleans())
     options = {name: draw(st.booleans()) for name in ("bias", "add_bias_kv", "add_zero_attn", "batch_first")}
     if not same:
         options |= {"kdim": draw(sizes), "vdim": draw(sizes)}
+    B, T_q, T_k, batched = any_of(draw, 1, 2, 3), draw(sizes), draw(sizes), draw(st.booleans())
     B = B if batched else 1
 
     def rows(T, width):
@@ -145,4 +145,3 @@ def draw_module(draw, dtypes, sizes=SIZES):
         inputs=(query, key, value), masks=masks,
         outputs={"need_weights": weights != "none", "average_attn_weights": weights == "averaged"},
         scores_shape=(B, n_heads, T_q, T_k + options["add_bias_kv"] + options["add_zero_attn"]))
-
