@@ -134,11 +134,35 @@ class Operators(unittest.TestCase):
         for mask, p in ((None, 0.0), (masks(5, 7)["bool"], 0.2), (draw((5, 7), dtype=dtype, grad=grad)[0], 0.0)):
             yield q, k, v, mask, torch.tensor(77) if p else None, p, False, None, False
 
+    def test_forward_mode_is_refused(self):
+        for grad in (False, True):
+            q, tangent = draw((2, 3, 5, 8), (2, 3, 5, 8))
+            with torch.autograd.forward_ad.dual_level():
+                q = torch.autograd.forward_ad.make_dual(q.requires_grad_(grad), tangent)
+                for call in (attend, headwise.torch.attention_with_weights):
+                    self.assertRaises(NotImplementedError, call, q, q, q)
+
+    def test_gradients_of_several_losses(self):
+        q, = draw((2, 3, 5, 8), grad=True)
+        output = attend(q, q, q)
+        losses = torch.randn(4, *output.shape)
+        each = [torch.autograd.grad(output, q, loss, retain_graph=True)[0] for loss in losses]
+        together = torch.autograd.grad(output, q, losses, is_grads_batched=True)[0]
+        self.assertLess((together - torch.stack(each)).abs().max(), 1e-6)
+
     def test_gradcheck(self):
         for q, k, v, mask, *options in self.calls(torch.float64, True):
             inputs = (q, k, v, mask) if mask is not None and mask.requires_grad else (q, k, v)
+            _, *public = options
+
+            def seeded(function, *inputs):
+                torch.manual_seed(0)
+                return function(*inputs, *public)
+
             for call in (lambda q, k, v, m=mask: ops.attention(q, k, v, m, *options, True)[0],
-                         lambda q, k, v, m=mask: ops.attention_weights(q, k, v, m, *options, True)[:2]):
+                         lambda q, k, v, m=mask: ops.attention_weights(q, k, v, m, *options, True)[:2],
+                         lambda q, k, v, m=mask: seeded(attend, q, k, v, m),
+                         lambda q, k, v, m=mask: seeded(headwise.torch.attention_with_weights, q, k, v, m)):
                 self.assertTrue(torch.autograd.gradcheck(call, inputs))
                 self.assertTrue(torch.autograd.gradgradcheck(call, inputs))
 

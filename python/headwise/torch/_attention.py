@@ -1,10 +1,9 @@
 """scaled_dot_product_attention on torch's tensors."""
 import torch
+from torch.autograd import forward_ad
 
 from .. import _core
-from ._operators import checked_output, differentiable, is_transformed
-
-_modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+from ._operators import Attend, checked_output, differentiable, is_plain, is_transformed
 
 
 def needs_grad(*tensors):
@@ -12,20 +11,9 @@ def needs_grad(*tensors):
         return False
     if not torch.compiler.is_compiling() and is_transformed():  # a tensor does not show what is wanted outside
         return True
+    if forward_ad._current_level >= 0:  # tangents do not show either, and torch says that Attend has none
+        return True
     return any(x is not None and x.requires_grad for x in tensors)
-
-
-_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
-
-
-def is_plain(query, key, value, *masks):
-    """Whether nobody would see the operator: then it can be computed without torch's dispatcher, which takes longer
-    than a small call. For tensors that need no gradient."""
-    if torch.compiler.is_compiling() or _modes() or is_transformed() or _tracing() is not None:
-        return False
-    if not (type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and query.is_cpu):
-        return False
-    return not masks or all(type(mask) in _PLAIN for mask in masks)
 
 
 def draw_seed(dropout_p):
@@ -68,7 +56,10 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if dropout_p != 0:
         _check_probability(dropout_p)
     save_rows = needs_grad(query, key, value, attn_mask)
-    if not save_rows and dropout_p == 0 and is_plain(query, key, value, attn_mask):
+    if (save_rows or dropout_p == 0) and is_plain(query, key, value, attn_mask):
+        if save_rows:
+            return Attend.apply(query, key, value, attn_mask, draw_seed(dropout_p), dropout_p, is_causal, scale,
+                                enable_gqa, False)
         return _attend(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     return differentiable("attention")(query, key, value, attn_mask, draw_seed(dropout_p), dropout_p, is_causal, scale,
                                         enable_gqa, save_rows)[0]
@@ -78,5 +69,8 @@ def attention_with_weights(query, key, value, attn_mask=None, dropout_p=0.0, is_
                            enable_gqa=False):
     """The same, and the weights after dropout, (..., n_heads, T_q, T_k). The output is the same to the bit."""
     _check_probability(dropout_p)
-    return differentiable("attention_weights")(query, key, value, attn_mask, draw_seed(dropout_p), dropout_p, is_causal,
-                                                scale, enable_gqa, needs_grad(query, key, value, attn_mask))[:2]
+    seed, save_rows = draw_seed(dropout_p), needs_grad(query, key, value, attn_mask)
+    if save_rows and is_plain(query, key, value, attn_mask):
+        return Attend.apply(query, key, value, attn_mask, seed, dropout_p, is_causal, scale, enable_gqa, True)
+    return differentiable("attention_weights")(query, key, value, attn_mask, seed, dropout_p, is_causal, scale,
+                                                enable_gqa, save_rows)[:2]

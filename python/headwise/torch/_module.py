@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from .. import _core
-from ._attention import attention_with_weights, is_plain, needs_grad, scaled_dot_product_attention
-from ._operators import is_transformed
+from ._attention import attention_with_weights, needs_grad, scaled_dot_product_attention
+from ._operators import is_plain, is_transformed
 
 _library = torch.library.Library("headwise", "FRAGMENT")
 # Inference, without dropout: projections and attention in one call. Weights are empty unless need_weights.

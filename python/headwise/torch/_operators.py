@@ -24,6 +24,9 @@ _library.define(
 _library.define("kept_weights(Tensor dropout_seed, SymInt[] shape, float dropout_p) -> Tensor")
 _ops = torch.ops.headwise
 _transforms = torch._C._functorch.peek_interpreter_stack
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
 def _output_shape(query, key, value):
@@ -314,9 +317,48 @@ _functions = {
 }
 
 
+class Attend(torch.autograd.Function):
+    """The same for plain tensors: torch's dispatcher takes longer than a small call, forward and backward."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, attn_mask, dropout_seed, dropout_p, is_causal, scale, enable_gqa, with_weights):
+        arguments = (query, key, value, attn_mask, dropout_seed, dropout_p, is_causal, scale, enable_gqa, True)
+        ctx.options = arguments[5:9]
+        if with_weights:
+            output, weights, row_max, row_sum = _attention_weights_cpu(*arguments)
+        else:
+            output, row_max, row_sum = _attention_cpu(*arguments)
+        ctx.save_for_backward(query, key, value, attn_mask, dropout_seed, output, row_max, row_sum)
+        ctx.set_materialize_grads(False)
+        return (output, weights) if with_weights else output
+
+    @staticmethod
+    def backward(ctx, grad_output, grad_weights=None):
+        query, key, value, attn_mask, dropout_seed, output, row_max, row_sum = ctx.saved_tensors
+        if grad_output is None:
+            grad_output = torch.zeros_like(output)
+        batched = any(x is not None and _is_batched(x) for x in (grad_output, grad_weights))  # is_grads_batched
+        if torch.is_grad_enabled() or batched or not is_plain(grad_output, grad_weights, query):
+            return _gradients(ctx, grad_output, grad_weights)
+        mask_needs_grad = ctx.needs_input_grad[3]
+        grads = _attention_backward_cpu(grad_output, grad_weights, query, key, value, attn_mask, dropout_seed, output,
+                                        row_max, row_sum, *ctx.options, mask_needs_grad)
+        return *grads[:3], grads[3] if mask_needs_grad else None, *(None,) * 6
+
+
 def is_transformed():
     """Inside of torch.func.grad, vmap and the like."""
     return _transforms() is not None
+
+
+def is_plain(query, key, value, *masks):
+    """Whether nobody would see the operator: then it can be computed without torch's dispatcher, which takes longer
+    than a small call."""
+    if torch.compiler.is_compiling() or _modes() or is_transformed() or _tracing() is not None:
+        return False
+    if not (type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and query.is_cpu):
+        return False
+    return not masks or all(type(mask) in _PLAIN for mask in masks)
 
 
 def differentiable(name):
