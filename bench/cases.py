@@ -1,4 +1,4 @@
-"""What is measured: one call of attention or of the module, its name, its useful work. Plain Python, no NumPy."""
+"""What is measured: one call of attention or of a module, its name, its useful work. Plain Python, no NumPy."""
 from dataclasses import asdict, dataclass
 
 MODES = ("full", "causal", "padded", "boolean", "bias")
@@ -115,6 +115,25 @@ class ModuleTraining(Module):
     def flops(self):
         projections = 8 * self.B * self.T * self.embed_dim * self.embed_dim
         return 3 * projections + (super().flops - projections) * 7 // 2
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A call of something of PyTorch's, as contenders/models_contender.py builds it."""
+    kind: str         # module, function, encoder layer, MiniLM
+    size: tuple       # what the kind takes
+    option: str = ""  # weights, padded, training
+    folder: str = ""  # where MiniLM's files are
+
+    dtype = "f32"
+
+    @property
+    def name(self):
+        return f"{self.kind} {self.size} {self.option}".rstrip()
+
+    @property
+    def training(self):
+        return self.option == "training"
 
 
 def fields(case):

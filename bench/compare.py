@@ -134,8 +134,8 @@ def show_narrow_speed(lines):
 
 
 def measure(arguments):
-    from race import Race  # here: showing what is in files needs no NumPy
-    race = Race(arguments.threads, arguments.peers, arguments.rounds)
+    from race import PeerRace  # here: showing what is in files needs no NumPy
+    race = PeerRace(arguments.threads, arguments.peers, arguments.rounds)
     machine = describe_machine(race)
     show_machine(machine)
     print(header())

@@ -34,18 +34,21 @@ def ratios(entries):
     return {key: e.times.best / ours for key, e in entries.items() if key != OURS and not e.reason}
 
 
+def entry_json(entry):
+    """One that has no time has a reason."""
+    if entry.reason:
+        return {"reason": entry.reason}
+    found = {**entry.times.microseconds(), "error": entry.error}
+    if entry.variant:
+        found["variant"] = entry.variant
+    return found
+
+
 def entries_json(entries):
-    """By contender; one that has no time has a reason."""
-    found, factor = {}, ratios(entries)
-    for key, e in entries.items():
-        if e.reason:
-            found[key] = {"reason": e.reason}
-            continue
-        found[key] = {**e.times.microseconds(), "error": e.error}
-        if e.variant:
-            found[key]["variant"] = e.variant
-        if key in factor:
-            found[key]["ratio"] = factor[key]
+    """By contender, peers with their ratio."""
+    found = {key: entry_json(e) for key, e in entries.items()}
+    for key, ratio in ratios(entries).items():
+        found[key]["ratio"] = ratio
     return found
 
 

@@ -5,8 +5,8 @@
     bench/grid --full                                                                        every shape (hours)
     bench/grid --read FILE...                                                                totals of earlier runs
 
-Prints the rows that lose, and the totals. Run it while nothing else computes; a ratio below 1.05 is measured longer, and
-a row that loses is measured once more at the end.
+Prints the rows that lose, and the totals. Run it while nothing else computes; a ratio below 1.05 is measured longer,
+and a row that loses is measured once more at the end.
 """
 import argparse
 import json
@@ -128,8 +128,8 @@ def print_totals(lines):
 
 
 def measure(arguments):
-    from race import Race  # here: showing what is in files needs no NumPy
-    race = Race(arguments.threads, arguments.peers, rounds=3, block_seconds=0.02)
+    from race import PeerRace  # here: showing what is in files needs no NumPy
+    race = PeerRace(arguments.threads, arguments.peers, rounds=3, block_seconds=0.02)
     lines, lost, end = [], [], time.monotonic() + arguments.seconds
 
     def done(case, entries):

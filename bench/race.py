@@ -11,28 +11,13 @@ SETTLE_SECONDS = 0.02  # for the spinning threads of the one before to go to sle
 
 
 class Race:
-    def __init__(self, n_threads, peers=contenders.PEERS, rounds=9, block_seconds=0.05):
-        self.n_threads, self.rounds, self.block_seconds = n_threads, rounds, block_seconds
-        self.workers = {key: Worker(key, n_threads) for key in (contenders.OURS, *peers)}
+    """Between workers, by key; answer(case) is what error_of compares their results with."""
 
-    def versions(self):
-        found = {}
-        for key, worker in self.workers.items():
-            try:
-                found[key] = worker.ask("version")
-            except Failed as e:
-                found[key] = f"- ({e})"
-        return found
-
-    def limits(self):
-        return self.workers[contenders.OURS].ask("limits", self.n_threads)
-
-    def read_bytes(self):
-        """The bandwidth of memory now: on a shared machine it changes from minute to minute."""
-        return self.workers[contenders.OURS].ask("read_bytes", self.n_threads)
+    def __init__(self, workers, answer, rounds=9, block_seconds=0.05):
+        self.workers, self.answer, self.rounds, self.block_seconds = workers, answer, rounds, block_seconds
 
     def _prepare(self, case):
-        answer = right_answer(case)
+        answer = self.answer(case)
         entries = {}
         for key, worker in self.workers.items():
             try:
@@ -41,8 +26,6 @@ class Race:
                                      calls=calls_per_block(found["seconds"], self.block_seconds))
             except Failed as e:
                 entries[key] = Entry(reason=str(e))
-        if entries[contenders.OURS].reason:
-            raise RuntimeError(f"{case.name} {case.dtype}: headwise: {entries[contenders.OURS].reason}")
         return entries
 
     def measure(self, case, again=None):
@@ -71,3 +54,33 @@ class Race:
         for key, found in samples.items():
             entries[key].times = Times(tuple(found))
 
+
+class PeerRace(Race):
+    """Between headwise, which may not fail, and other libraries."""
+
+    def __init__(self, n_threads, peers=contenders.PEERS, rounds=9, block_seconds=0.05):
+        workers = {key: Worker(key, n_threads) for key in (contenders.OURS, *peers)}
+        super().__init__(workers, right_answer, rounds, block_seconds)
+        self.n_threads = n_threads
+
+    def versions(self):
+        found = {}
+        for key, worker in self.workers.items():
+            try:
+                found[key] = worker.ask("version")
+            except Failed as e:
+                found[key] = f"- ({e})"
+        return found
+
+    def limits(self):
+        return self.workers[contenders.OURS].ask("limits", self.n_threads)
+
+    def read_bytes(self):
+        """The bandwidth of memory now: on a shared machine it changes from minute to minute."""
+        return self.workers[contenders.OURS].ask("read_bytes", self.n_threads)
+
+    def _prepare(self, case):
+        entries = super()._prepare(case)
+        if entries[contenders.OURS].reason:
+            raise RuntimeError(f"{case.name} {case.dtype}: headwise: {entries[contenders.OURS].reason}")
+        return entries

@@ -3,6 +3,8 @@
     version()                     text for the header
     set_threads(n)                before anything else
     variants(case)                (name, build) pairs: ways to compute the case; build() gives a Call
+
+models_contender is no peer: it has PyTorch's models for models.py.
 """
 import importlib
 import itertools
@@ -17,7 +19,12 @@ class Unsupported(Exception):
 
 
 def load(key):
-    return importlib.import_module(f"contenders.{key}_contender")
+    """The module of a contender; a key such as "models:convert" sets its `way`, too."""
+    name, _, way = key.partition(":")
+    module = importlib.import_module(f"contenders.{name}_contender")
+    if way:
+        module.way = way
+    return module
 
 
 class Call:

@@ -27,7 +27,9 @@ def _array(tensor):
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
 
 
-class _Call(Call):
+class TensorCall(Call):
+    """`compute` gives a tensor or several; the first of them have these names."""
+
     def __init__(self, compute, names):
         super().__init__(compute, lambda: {name: _array(t) for name, t in zip(names, self.outputs())})
         self.compute = compute
@@ -41,7 +43,7 @@ def _attention(case):
     q, k, v, mask = (None if a is None else _tensor(a) for a in inputs.attention_inputs(case).values())
     options = {"attn_mask": mask, "is_causal": case.mode == "causal", "enable_gqa": case.kv_heads != case.n_heads}
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    return _Call(lambda: sdpa(q, k, v, **options), ["output"])
+    return TensorCall(lambda: sdpa(q, k, v, **options), ["output"])
 
 
 def _training(case):
@@ -55,7 +57,7 @@ def _training(case):
             output = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
             return (output, *torch.autograd.grad(output, inner, d_o))
 
-    return _Call(step, ["output", "dq", "dk", "dv"])
+    return TensorCall(step, ["output", "dq", "dk", "dv"])
 
 
 def _module(case):
@@ -64,7 +66,7 @@ def _module(case):
     module = torch.nn.MultiheadAttention(case.embed_dim, case.n_heads, batch_first=True, dtype=DTYPES[case.dtype])
     module.load_state_dict(data)
     module.eval()
-    return _Call(lambda: module(x, x, x, need_weights=case.weights), ["output", "weights"][:1 + case.weights])
+    return TensorCall(lambda: module(x, x, x, need_weights=case.weights), ["output", "weights"][:1 + case.weights])
 
 
 def _module_training(case):
@@ -81,7 +83,7 @@ def _module_training(case):
             module(x, x, x, need_weights=False)[0].backward(d_output)
             return x.grad, module.in_proj_weight.grad
 
-    return _Call(step, ["d_x", "d_in_proj_weight"])
+    return TensorCall(step, ["d_x", "d_in_proj_weight"])
 
 
 def variants(case):

@@ -17,8 +17,15 @@ import time
 import contenders
 
 
+way = "usual"
+
+
 def version():
     return "1.2"
+
+
+def answer(case):
+    return f"{case}, the {way} way"
 
 
 def set_threads(n):
@@ -56,6 +63,10 @@ class Reasons(unittest.TestCase):
     def test_a_missing_package(self):
         with self.assertRaisesRegex(Failed, r"not installed \(a_module_that_nobody_has\)"):
             self.worker("broken").ask("version")
+
+    def test_a_key_may_name_a_way(self):
+        self.assertEqual(self.worker("made_up").ask("answer", "a case"), "a case, the usual way")
+        self.assertEqual(self.worker("made_up:quick").ask("answer", "a case"), "a case, the quick way")
 
     def test_an_exception_is_its_first_line(self):
         with self.assertRaisesRegex(Failed, "^first line$"):
